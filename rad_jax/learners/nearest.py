@@ -1,0 +1,171 @@
+"""Lists of nearest stored rows, shared by all seeds: the bulk of KNN's work.
+
+A list depends on features only. Each seed then walks down it and takes the rows that
+it has kept, so the distances are computed and sorted once for all seeds.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rad_jax.memory import Memory
+from rad_jax.types import Array, Preparation
+
+_GROUP = 32
+#: Floats that one block of queries may take in temporaries.
+_BLOCK_FLOATS = 1 << 24
+
+
+class NeighbourLists(NamedTuple):
+    """The S nearest stored rows of Q queries, nearest first.
+
+    Ordered by (distance, slot): rows at the same distance stand in order of arrival.
+
+    Attributes:
+      slot: ``[S, Q]`` int32, the capacity where the list has ended.
+      distance2: ``[S, Q]`` float32, squared distance; inf where it has ended.
+    """
+
+    slot: Array
+    distance2: Array
+
+
+def smallest(values: Array, k: int) -> tuple[Array, Array]:
+    """The k smallest of each row, exactly, ties to the lower index.
+
+    The k smallest of M values lie in the k groups of smallest minimum, so only those
+    groups are sorted: on CPU 5-10 times faster than ``top_k`` over the row.
+
+    Args:
+      values: ``[Q, M]`` float, no NaN.
+      k: how many, at most M.
+
+    Returns:
+      ``[Q, k]`` values ascending, and their ``[Q, k]`` int32 indices.
+    """
+    num_rows, size = values.shape
+    if size <= 2 * k * _GROUP:
+        top, index = jax.lax.top_k(-values, k)
+        return -top, index
+    num_groups = -(-size // _GROUP)
+    padded = jnp.pad(
+        values, ((0, 0), (0, num_groups * _GROUP - size)), constant_values=jnp.inf
+    )
+    grouped = padded.reshape(num_rows, num_groups, _GROUP)
+    _, group = jax.lax.top_k(-jnp.min(grouped, axis=-1), k)
+    group = jnp.sort(group, axis=-1)  # so that ties still go to the lower index
+    candidates = jnp.take_along_axis(grouped, group[:, :, None], axis=1)
+    top, position = jax.lax.top_k(-candidates.reshape(num_rows, k * _GROUP), k)
+    index = jnp.take_along_axis(group, position // _GROUP, axis=1) * _GROUP
+    return -top, index + position % _GROUP
+
+
+def flat(features: Array) -> Array:
+    """``[N, *S] -> [N, D]`` float32."""
+    return features.reshape(features.shape[0], -1).astype(jnp.float32)
+
+
+def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Array]:
+    """The k nearest valid rows of each query.
+
+    Candidates come from one matrix product; their distances are then computed again
+    directly, so that equal rows are at exactly equal distances.
+
+    Args:
+      queries: ``[Q, D]`` float32.
+      rows: ``[M, D]`` float32.
+      valid: ``[M]`` bool.
+      k: at most M.
+
+    Returns:
+      ``[Q, k]`` squared distances (inf where there are fewer rows) and ``[Q, k]``
+      int32 indices into rows (M there), ordered by (distance, index).
+    """
+    product = jnp.matmul(queries, rows.T, precision=jax.lax.Precision.HIGHEST)
+    relative = jnp.sum(jnp.square(rows), axis=-1)[None, :] - 2.0 * product
+    value, index = smallest(jnp.where(valid[None, :], relative, jnp.inf), k)
+    distance2 = jnp.sum(jnp.square(queries[:, None, :] - rows[index]), axis=-1)
+    ended = jnp.isinf(value)
+    return jax.lax.sort(
+        (
+            jnp.where(ended, jnp.inf, distance2),
+            jnp.where(ended, rows.shape[0], index).astype(jnp.int32),
+        ),
+        dimension=1,
+        num_keys=2,
+    )
+
+
+def _block_size(num_rows: int, width: int, k: int) -> int:
+    return max(1, _BLOCK_FLOATS // (num_rows + k * width))
+
+
+def _blocks(function, queries: Array, size: int):
+    """``function`` over blocks of queries, so that temporaries stay bounded."""
+    num_queries = queries.shape[0]
+    if num_queries <= size:
+        return function(queries)
+    num_blocks = -(-num_queries // size)
+    size = -(-num_queries // num_blocks)
+    padded = jnp.pad(queries, ((0, num_blocks * size - num_queries), (0, 0)))
+    out = jax.lax.map(function, padded.reshape(num_blocks, size, -1))
+    return jax.tree.map(
+        lambda x: x.reshape(num_blocks * size, *x.shape[2:])[:num_queries], out
+    )
+
+
+@functools.cache
+def neighbour_lists(num_candidates: int) -> Preparation:
+    """Keeps, for a set of queries, the `num_candidates` nearest stored rows."""
+
+    def build(memory: Memory, features: Array) -> NeighbourLists:
+        rows = flat(memory.features)
+        k = min(num_candidates, memory.capacity)
+        distance2, slot = _blocks(
+            lambda queries: search(queries, rows, memory.valid, k),
+            flat(features),
+            _block_size(*rows.shape, k),
+        )
+        short = ((0, 0), (0, num_candidates - k))
+        slot = jnp.pad(slot, short, constant_values=memory.capacity)
+        distance2 = jnp.pad(distance2, short, constant_values=jnp.inf)
+        return NeighbourLists(slot.T, distance2.T)
+
+    def extend(
+        lists: NeighbourLists, features: Array, memory: Memory, slots, valid
+    ) -> NeighbourLists:
+        rows = flat(memory.features.at[slots].get(mode="fill", fill_value=0))
+        stored = valid & (slots < memory.capacity)
+        k = min(num_candidates, rows.shape[0])
+        distance2, index = _blocks(
+            lambda queries: search(queries, rows, stored, k),
+            flat(features),
+            _block_size(*rows.shape, k),
+        )
+        slot = slots.at[index].get(mode="fill", fill_value=memory.capacity)
+        merged_distance2, merged_slot = jax.lax.sort(
+            (
+                jnp.concatenate([lists.distance2.T, distance2], axis=1),
+                jnp.concatenate([lists.slot.T, slot.astype(jnp.int32)], axis=1),
+            ),
+            dimension=1,
+            num_keys=2,
+        )
+        return NeighbourLists(
+            merged_slot[:, :num_candidates].T, merged_distance2[:, :num_candidates].T
+        )
+
+    return Preparation(
+        name=f"neighbour_lists_{num_candidates}",
+        build=build,
+        extend=extend,
+        bytes=lambda num_queries: num_queries * num_candidates * 8,
+    )
+
+
+def width_of(feature_shape: tuple[int, ...]) -> int:
+    """D, the numbers in one row."""
+    return math.prod(feature_shape)

@@ -1,0 +1,185 @@
+"""K nearest neighbours, exact, over the rows that a seed has kept."""
+
+import functools
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rad_jax.learners import nearest
+from rad_jax.types import LABEL_DTYPE, UNLABELLED, Array, Examples, Learner, Queries
+
+#: Queries that the exhaustive search takes at a time, and seed.
+_FALLBACK_ROWS = 8
+
+
+class KNNModel(NamedTuple):
+    """What a KNN remembers of one seed.
+
+    Attributes:
+      label: ``[M]`` int16, the label with which the row in a slot votes, -1 for rows
+        that do not vote.
+    """
+
+    label: Array
+
+
+class _Found(NamedTuple):
+    """The k nearest voters of each query, so far ``count`` of them."""
+
+    label: Array  # [Q, k] int, -1 for none yet
+    distance2: Array  # [Q, k] float32
+    count: Array  # [Q] int32
+
+
+def _walk(model: KNNModel, lists: nearest.NeighbourLists, k: int) -> _Found:
+    """Goes down the lists until every query has k voters or its list has ended."""
+    length, num_queries = lists.slot.shape
+    found = _Found(
+        label=jnp.full((num_queries, k), UNLABELLED, LABEL_DTYPE),
+        distance2=jnp.full((num_queries, k), jnp.inf, jnp.float32),
+        count=jnp.zeros(num_queries, jnp.int32),
+    )
+
+    def unfinished(carry):
+        step, found = carry
+        return (step < length) & jnp.any(found.count < k)
+
+    def take_next(carry):
+        step, found = carry
+        slot, distance2 = lists.slot[step], lists.distance2[step]
+        label = model.label.at[slot].get(mode="fill", fill_value=UNLABELLED)
+        votes = label != UNLABELLED
+        here = (jnp.arange(k) == found.count[:, None]) & votes[:, None]
+        return step + 1, _Found(
+            label=jnp.where(here, label[:, None], found.label),
+            distance2=jnp.where(here, distance2[:, None], found.distance2),
+            count=found.count + votes,
+        )
+
+    return jax.lax.while_loop(unfinished, take_next, (0, found))[1]
+
+
+def _complete(
+    model: KNNModel, memory, queries: Array, lists, found: _Found, k: int
+) -> _Found:
+    """Searches all of memory for queries whose list ended before k voters came."""
+    votes = model.label != UNLABELLED
+    cut_off = jnp.isfinite(lists.distance2[-1])  # the list is full: more rows exist
+    needed = jnp.minimum(k, jnp.sum(votes, dtype=jnp.int32))
+    missing = cut_off & (found.count < needed)
+    rows = nearest.flat(memory.features)
+    size = min(_FALLBACK_ROWS, queries.shape[0])
+
+    def some(carry):
+        return jnp.any(carry[0])
+
+    def search_some(carry):
+        missing, label, distance2 = carry
+        chosen, which = jax.lax.top_k(missing.astype(jnp.int32), size)
+        near_distance2, near = nearest.search(queries[which], rows, votes, k)
+        near_label = model.label.at[near].get(mode="fill", fill_value=UNLABELLED)
+        redo = (chosen > 0)[:, None]
+        label = label.at[which].set(jnp.where(redo, near_label, label[which]))
+        distance2 = distance2.at[which].set(
+            jnp.where(redo, near_distance2, distance2[which])
+        )
+        return missing.at[which].set(False), label, distance2
+
+    _, label, distance2 = jax.lax.while_loop(
+        some, search_some, (missing, found.label, found.distance2)
+    )
+    return found._replace(label=label, distance2=distance2)
+
+
+def _vote(found: _Found, weighting: str, num_classes: int) -> Array:
+    voter = found.label != UNLABELLED
+    if weighting == "distance":
+        at_query = voter & (found.distance2 == 0.0)
+        inverse = jax.lax.rsqrt(jnp.where(at_query, 1.0, found.distance2))
+        weight = jnp.where(jnp.any(at_query, axis=1)[:, None], at_query, inverse)
+    else:
+        weight = jnp.ones_like(found.distance2)
+    weight = jnp.where(voter, weight, 0.0)
+    classes = jnp.arange(num_classes, dtype=found.label.dtype)
+    is_class = found.label[:, :, None] == classes
+    votes = jnp.sum(jnp.where(is_class, weight[:, :, None], 0.0), axis=1)
+    total = jnp.sum(votes, axis=-1, keepdims=True)
+    uniform = jnp.full_like(votes, 1.0 / num_classes)
+    return jnp.where(total > 0, votes / jnp.where(total > 0, total, 1.0), uniform)
+
+
+@functools.cache
+def _functions(k: int, weighting: str, num_candidates: int):
+    preparation = nearest.neighbour_lists(num_candidates)
+
+    def init(spec, params, key):
+        del params, key
+        return KNNModel(jnp.full(spec.capacity, UNLABELLED, LABEL_DTYPE))
+
+    def fit(spec, params, model, examples: Examples, *, init_key, order_key):
+        del spec, params, init_key, order_key
+        voting = examples.valid & (examples.weight > 0)
+        label = jnp.where(voting, examples.label, UNLABELLED).astype(LABEL_DTYPE)
+        return KNNModel(jnp.where(jnp.any(voting), label, model.label))
+
+    def predict_proba(spec, params, model, memory, queries: Queries):
+        del params
+        features = nearest.flat(queries.features)
+        lists = queries.prepared[preparation.name]
+        chex.assert_shape(lists.slot, (num_candidates, features.shape[0]))
+        found = _walk(model, lists, k)
+        found = _complete(model, memory, features, lists, found, k)
+        return _vote(found, weighting, spec.num_classes)
+
+    def nbytes(spec, num_queries):
+        voters = num_queries * (k * 12 + spec.num_classes * 4)
+        return spec.capacity * 2 + voters + _FALLBACK_ROWS * spec.capacity * 4
+
+    return init, fit, predict_proba, preparation, nbytes
+
+
+def knn(
+    k: int = 5, *, weighting: str = "uniform", num_candidates: int = 64
+) -> Learner:
+    """K nearest neighbours by Euclidean distance.
+
+    Exact: lists of the nearest stored rows are shared by all seeds; a query whose
+    list holds fewer than k rows that this seed has kept is searched for in all of
+    memory. Rows at the same distance are taken in order of arrival. With fewer than
+    k kept rows all of them vote; with none, every class is equally probable. Equal
+    votes go to the lowest class.
+
+    Args:
+      k: neighbours that vote, at least 1.
+      weighting: "uniform", or "distance" (1/distance; neighbours at distance 0, if
+        any, outvote all others), as in scikit-learn.
+      num_candidates: length of the shared lists, at least k; longer lists take more
+        memory (8 bytes a query and entry) and fall back to the search less often.
+
+    Returns:
+      The learner.
+
+    Raises:
+      ValueError: for k < 1, an unknown weighting, or num_candidates < k.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1 neighbour, got {k}")
+    if weighting not in ("uniform", "distance"):
+        raise ValueError(
+            f"weighting must be 'uniform' or 'distance', got {weighting!r}"
+        )
+    if num_candidates < k:
+        raise ValueError(f"num_candidates must be at least k={k}, got {num_candidates}")
+    init, fit, predict_proba, preparation, nbytes = _functions(
+        k, weighting, num_candidates
+    )
+    return Learner(
+        name=f"knn(k={k})",
+        init=init,
+        fit=fit,
+        predict_proba=predict_proba,
+        bytes=nbytes,
+        preparation=preparation,
+    )
