@@ -1,0 +1,44 @@
+"""On-line learning from streams whose labels are partly wrong, in JAX."""
+
+__version__ = "0.1.0"
+
+from rad_jax import ensemble, experts, learners, noise, selection, uncertainty
+from rad_jax.learners import Training, knn, mlp, nearest_centroid, network
+from rad_jax.rad import BATCH_AXES, STATE_AXES, Rad, State, rad
+from rad_jax.selection import (
+    active,
+    active_limited,
+    basic,
+    no_selection,
+    oracle_selection,
+    voting,
+)
+from rad_jax.types import Batch, Keys, RowStatus
+
+__all__ = [
+    "BATCH_AXES",
+    "STATE_AXES",
+    "Batch",
+    "Keys",
+    "Rad",
+    "RowStatus",
+    "State",
+    "Training",
+    "active",
+    "active_limited",
+    "basic",
+    "ensemble",
+    "experts",
+    "knn",
+    "learners",
+    "mlp",
+    "nearest_centroid",
+    "network",
+    "no_selection",
+    "noise",
+    "oracle_selection",
+    "rad",
+    "selection",
+    "uncertainty",
+    "voting",
+]
