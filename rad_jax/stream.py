@@ -1,0 +1,175 @@
+"""A simulated stream, seen by one seed: noise, selection, learning, evaluation.
+
+`rad_jax.sweep` vmaps these functions over seeds, noise rates and schemes.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rad_jax import metrics
+from rad_jax.noise import realised_rate
+from rad_jax.rad import Arrival, PerSeed, Rad, Shared, classify
+from rad_jax.types import LABEL_DTYPE, UNLABELLED, Array, Noise, PRNGKey, PyTree, Queries
+
+#: Where the accuracies that weigh the ensemble come from.
+ALPHA_SOURCES = ("validation", "test")
+
+#: Every figure that `evaluate` and `arrive` give, in the order of reports.
+METRICS = (
+    "accuracy",
+    "classifier_accuracy",
+    "label_model_accuracy",
+    "balanced_accuracy",
+    "classifier_balanced_accuracy",
+    "purity",
+    "recall",
+    "kept",
+    "queries",
+    "wasted_queries",
+    "realised_noise",
+)
+
+
+class World(NamedTuple):
+    """What a simulation knows and the algorithm does not; shared by all seeds.
+
+    Attributes:
+      stored: ``[M]`` int16, true label of every stored row, -1 where empty.
+      test: rows on which predictions are measured, prepared for the learners.
+      test_set: their true classes.
+    """
+
+    stored: Array
+    test: Queries
+    test_set: metrics.TestSet
+
+
+def open_world(
+    algo: Rad,
+    shared: Shared,
+    arrival: Arrival,
+    label: Array,
+    test_features: Array,
+    test_label: Array,
+) -> World:
+    """What is known beside the algorithm once the clean batch is stored.
+
+    Args:
+      algo: prepares the test rows.
+      shared: after `algo.start`.
+      arrival: of the clean batch.
+      label: ``[N]`` int, its labels.
+      test_features: ``[Q, *S]``.
+      test_label: ``[Q]`` int.
+    """
+    empty = jnp.full(algo.memory_capacity, UNLABELLED, LABEL_DTYPE)
+    return World(
+        stored=empty.at[arrival.slots].set(label.astype(LABEL_DTYPE), mode="drop"),
+        test=algo.track(shared, test_features),
+        test_set=metrics.test_set(test_label.astype(jnp.int32), algo.num_classes),
+    )
+
+
+def extend_world(
+    algo: Rad, world: World, shared: Shared, arrival: Arrival, true_label: Array
+) -> World:
+    """Follows `algo.observe`: the new rows' true labels, and the test rows' lists."""
+    return world._replace(
+        stored=world.stored.at[arrival.slots].set(
+            true_label.astype(LABEL_DTYPE), mode="drop"
+        ),
+        test=algo.extend(world.test, shared, arrival),
+    )
+
+
+def evaluate(
+    algo: Rad, shared: Shared, per_seed: PerSeed, world: World, alpha: str
+) -> tuple[PerSeed, dict[str, Array]]:
+    """Measures the predictions of the present models.
+
+    The ensemble weighs models by the accuracies of the arrival before.
+
+    Args:
+      algo: the algorithm.
+      shared: after the arrival.
+      per_seed: of one seed, after learning.
+      world: test set and true labels.
+      alpha: one of `ALPHA_SOURCES`; "test" replaces the accuracies that the next
+        arrival's ensemble uses by those on the test set.
+
+    Returns:
+      The state of the seed, and a scalar for each of `METRICS` but realised_noise.
+    """
+    probs = algo.probabilities(shared, per_seed, world.test)
+    by_model = [jnp.argmax(p, axis=-1) for p in probs]
+    alone = jnp.stack([metrics.accuracy(p, world.test_set) for p in by_model])
+    if alpha == "test":
+        first = shared.arrival == 0
+        per_seed = per_seed._replace(
+            alpha=jnp.where(first, alone, per_seed.alpha), alpha_latest=alone
+        )
+    predicted = classify(per_seed, probs)
+    memory = shared.memory
+    return per_seed, {
+        "accuracy": metrics.accuracy(predicted, world.test_set),
+        "classifier_accuracy": alone[-1],
+        "label_model_accuracy": alone[0],
+        "balanced_accuracy": metrics.balanced_accuracy(predicted, world.test_set),
+        "classifier_balanced_accuracy": metrics.balanced_accuracy(
+            by_model[-1], world.test_set
+        ),
+        **metrics.selection_figures(
+            per_seed.given,
+            per_seed.label,
+            per_seed.status,
+            world.stored,
+            memory.arrived > 0,
+        ),
+    }
+
+
+def arrive(
+    algo: Rad,
+    noise: Noise,
+    shared: Shared,
+    per_seed: PerSeed,
+    arrival: Arrival,
+    world: World,
+    true_label: Array,
+    noise_params: PyTree,
+    noise_key: PRNGKey,
+    *,
+    alpha: str,
+) -> tuple[PerSeed, dict[str, Array]]:
+    """One arrival of one seed: corrupt, judge, ask, learn, evaluate.
+
+    Args:
+      algo: the algorithm.
+      noise: how labels go wrong.
+      shared: after `algo.observe`.
+      per_seed: of this seed.
+      arrival: the batch that was observed.
+      world: extended by it.
+      true_label: ``[N]`` int.
+      noise_params: of `noise`.
+      noise_key: of this seed; the batch's is folded in from the arrival's index.
+      alpha: see `evaluate`.
+
+    Returns:
+      The state of the seed, and a scalar for each of `METRICS`.
+    """
+    given = noise.apply(
+        noise_params,
+        true_label,
+        arrival.valid,
+        num_classes=algo.num_classes,
+        key=jax.random.fold_in(noise_key, shared.arrival),
+    )
+    per_seed, info = algo.judge_seed(shared, per_seed, arrival, given, true_label)
+    per_seed = algo.ask_seed(shared, per_seed, arrival, info, true_label)
+    per_seed = algo.learn_seed(shared, per_seed)
+    per_seed, figures = evaluate(algo, shared, per_seed, world, alpha)
+    realised = realised_rate(given, true_label, arrival.valid)
+    return per_seed, figures | {"realised_noise": realised}

@@ -1,0 +1,538 @@
+"""Seeds x noise rates x selection schemes as one program.
+
+Every run of a sweep sees the same features, so they are stored, searched and gathered
+once; labels, masks and models are the vmapped axis. Schemes are an index on that axis
+(`rad_jax.selection.switch`). Runs with two models and runs with one (RAD Slim) are
+two vmapped groups of the same program.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rad_jax import metrics, noise as noises, selection as selections, stream
+from rad_jax.memory import nbytes as memory_nbytes
+from rad_jax.rad import Params, PerSeed, Rad, Shared, classify, rad
+from rad_jax.statistics import SweepResult
+from rad_jax.types import (
+    Array,
+    Expert,
+    Keys,
+    Learner,
+    Noise,
+    PRNGKey,
+    PyTree,
+    SelectionScheme,
+    Spec,
+)
+
+#: What differs between seeds, in the paper's words (SPEC 8).
+RANDOMNESS = ("fixed_model", "fixed_noise", "double_random")
+
+
+class Arm(NamedTuple):
+    """One scheme of a comparison.
+
+    Attributes:
+      name: how reports call it.
+      scheme: which rows to train on.
+      one_model: the classifier judges labels too, and predicts alone (RAD Slim).
+    """
+
+    name: str
+    scheme: SelectionScheme
+    one_model: bool = False
+
+
+class StreamArrays(NamedTuple):
+    """A stream cut into arrivals; every label is the true one.
+
+    Attributes:
+      initial_features: ``[N0, *S]`` float32.
+      initial_labels: ``[N0]`` int32.
+      features: ``[T, N, *S]`` float32.
+      labels: ``[T, N]`` int32.
+      test_features: ``[Q, *S]`` float32.
+      test_labels: ``[Q]`` int32.
+    """
+
+    initial_features: Array
+    initial_labels: Array
+    features: Array
+    labels: Array
+    test_features: Array
+    test_labels: Array
+
+
+class _Runs(NamedTuple):
+    """The vmapped axis of one group: R runs, in the order scheme, rate, seed."""
+
+    selection: PyTree  # [R, ...] parameters of `selections.switch`
+    noise: PyTree  # [R] parameters of the noise
+    noise_key: PRNGKey  # [R]
+    init_key: PRNGKey  # [R], or one for all
+    order_key: PRNGKey  # [R], or one for all
+
+
+class _Carry(NamedTuple):
+    shared: Shared
+    world: stream.World
+    groups: tuple[PerSeed, ...]
+
+
+class Sweep(NamedTuple):
+    """A prepared sweep: what it will cost is known before it is run.
+
+    Attributes:
+      arms: the schemes compared.
+      noise_rates: rates of label noise.
+      num_seeds: repetitions.
+      num_arrivals: T.
+      num_steps: gradient steps of all runs together.
+      estimated_bytes: memory on the device.
+      run: ``(progress) -> SweepResult``; `progress(arrivals_done)` is called as it
+        goes.
+    """
+
+    arms: tuple[Arm, ...]
+    noise_rates: tuple[float, ...]
+    num_seeds: int
+    num_arrivals: int
+    num_steps: int
+    estimated_bytes: int
+    run: Callable[..., SweepResult]
+
+
+def _run_axes(random_model: bool) -> _Runs:
+    model = 0 if random_model else None
+    return _Runs(0, 0, 0, model, model)  # type: ignore[arg-type]
+
+
+class _Compiled:
+    """A jitted function compiled ahead of time, once for each set of shapes."""
+
+    def __init__(self, function: Callable, **options: Any) -> None:
+        self._jitted = jax.jit(function, **options)
+        self._compiled: dict[Any, Any] = {}
+        self.seconds = 0.0
+
+    def lowered(self, *args):
+        """For a look at the program (its memory, say) without running it."""
+        return self._jitted.lower(*args)
+
+    def __call__(self, *args):
+        leaves, tree = jax.tree.flatten(args)
+        key = (tree, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
+        if key not in self._compiled:
+            begin = time.perf_counter()
+            self._compiled[key] = self.lowered(*args).compile()
+            self.seconds += time.perf_counter() - begin
+        return self._compiled[key](*args)
+
+
+class _Program(NamedTuple):
+    begin: _Compiled
+    advance: _Compiled
+    finish: _Compiled
+
+
+@functools.cache
+def _program(
+    algos: tuple[Rad, ...], noise: Noise, alpha: str, random_model: bool
+) -> _Program:
+    """The compiled parts of a sweep; the same arguments give the same object."""
+    widest = max(algos, key=lambda algo: len(algo.learners))
+    axes = _run_axes(random_model)
+
+    def over_runs(function, shared_args: int):
+        """vmap of ``function(runs, *shared, per_seed)`` over the runs of a group."""
+        return jax.vmap(function, in_axes=(axes, *[None] * shared_args, 0))
+
+    def begin(keys: Keys, data: StreamArrays, params, runs: tuple[_Runs, ...]):
+        """Stores and learns the clean batch."""
+        size = data.initial_labels.shape[0]
+        shared, arrival = widest.start(
+            keys,
+            data.initial_features,
+            jnp.ones(size, bool),
+            jnp.arange(size, dtype=jnp.int32),
+            data.initial_labels,
+        )
+        world = stream.open_world(
+            widest,
+            shared,
+            arrival,
+            data.initial_labels,
+            data.test_features,
+            data.test_labels,
+        )
+
+        def one_run(algo, run: _Runs, params: Params):
+            mine = shared._replace(order_key=run.order_key)
+            per_seed = algo.init_seed(
+                mine,
+                arrival,
+                data.initial_labels,
+                run.init_key,
+                params._replace(selection=run.selection),
+            )
+            per_seed, figures = stream.evaluate(algo, mine, per_seed, world, alpha)
+            return per_seed, figures | {"realised_noise": jnp.nan}
+
+        groups, figures = [], []
+        for algo, group_params, group_runs in zip(algos, params, runs, strict=True):
+            per_seed, figure = jax.vmap(
+                functools.partial(one_run, algo), in_axes=(axes, None)
+            )(group_runs, group_params)
+            groups.append(per_seed)
+            figures.append(figure)
+        return _Carry(shared, world, tuple(groups)), tuple(figures)
+
+    def arrival_step(index, carry: _Carry, data: StreamArrays, runs):
+        features, labels = data.features[index], data.labels[index]
+        size = labels.shape[0]
+        shared, arrival = widest.observe(
+            carry.shared,
+            features,
+            jnp.ones(size, bool),
+            data.initial_labels.shape[0] + index * size + jnp.arange(size),
+        )
+        world = stream.extend_world(widest, carry.world, shared, arrival, labels)
+        groups, figures = [], []
+        for algo, group_runs, per_seed in zip(algos, runs, carry.groups, strict=True):
+
+            def one_run(run: _Runs, per_seed: PerSeed, algo=algo):
+                mine = shared._replace(order_key=run.order_key)
+                return stream.arrive(
+                    algo,
+                    noise,
+                    mine,
+                    per_seed,
+                    arrival,
+                    world,
+                    labels,
+                    run.noise,
+                    run.noise_key,
+                    alpha=alpha,
+                )
+
+            per_seed, figure = over_runs(one_run, 0)(group_runs, per_seed)
+            groups.append(per_seed)
+            figures.append(figure)
+        return _Carry(shared, world, tuple(groups)), tuple(figures)
+
+    def advance(carry: _Carry, history, data: StreamArrays, runs, first, count):
+        """`count` arrivals from `first` on; their figures in rows 0.. of history."""
+
+        def body(i, carry_and_history):
+            carry, history = carry_and_history
+            carry, figures = arrival_step(first + i, carry, data, runs)
+            history = jax.tree.map(
+                lambda rows, row: rows.at[i].set(row.astype(rows.dtype)),
+                history,
+                figures,
+            )
+            return carry, history
+
+        return jax.lax.fori_loop(0, count, body, (carry, history))
+
+    def finish(carry: _Carry, runs):
+        """Confusion matrices of the final predictions."""
+
+        def one_run(algo, run, per_seed):
+            mine = carry.shared._replace(order_key=run.order_key)
+            probs = algo.probabilities(mine, per_seed, carry.world.test)
+            label = carry.world.test_set.label
+            return tuple(
+                metrics.confusion(predicted, label, algo.num_classes)
+                for predicted in (
+                    classify(per_seed, probs),
+                    jnp.argmax(probs[-1], axis=-1),
+                )
+            )
+
+        return tuple(
+            over_runs(functools.partial(one_run, algo), 0)(group_runs, per_seed)
+            for algo, group_runs, per_seed in zip(
+                algos, runs, carry.groups, strict=True
+            )
+        )
+
+    return _Program(
+        _Compiled(begin),
+        _Compiled(advance, donate_argnums=(0, 1)),
+        _Compiled(finish),
+    )
+
+
+def _unalias(tree: PyTree) -> PyTree:
+    """Copies leaves that share a buffer, which could not be donated twice."""
+    seen: set[int] = set()
+
+    def own(leaf):
+        raw = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        pointer = raw.unsafe_buffer_pointer()
+        if pointer in seen:
+            return jnp.copy(leaf)
+        seen.add(pointer)
+        return leaf
+
+    return jax.tree.map(own, tree)
+
+
+def _is_key(leaf) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _make_runs(
+    arms: Sequence[Arm],
+    scheme: SelectionScheme,
+    noise: Noise,
+    rates: Sequence[float],
+    num_seeds: int,
+    key: PRNGKey,
+    randomness: str,
+) -> _Runs:
+    """Lays out the runs of one group; seed s of every scheme has the same noise."""
+    shape = (len(arms), len(rates), num_seeds)
+    arm, rate, seed = (grid.ravel() for grid in np.indices(shape))
+    num_runs = arm.size
+    init_base, order_base, noise_base = (jax.random.fold_in(key, i) for i in range(3))
+    seed_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+
+    def per_seed(base):
+        return seed_keys(base, jnp.asarray(seed))
+
+    fixed_noise = randomness == "fixed_noise"
+    random_model = randomness != "fixed_model"
+    members = jax.tree.map(
+        lambda x: jnp.broadcast_to(jnp.asarray(x), (num_runs, *jnp.shape(x))),
+        scheme.params["members"],
+    )
+    return _Runs(
+        selection={"index": jnp.asarray(arm, jnp.int32), "members": members},
+        noise=noise.params | {"rate": jnp.asarray(np.asarray(rates)[rate], jnp.float32)},
+        noise_key=seed_keys(noise_base, jnp.asarray(seed * (not fixed_noise))),
+        init_key=per_seed(init_base) if random_model else init_base,
+        order_key=per_seed(order_base) if random_model else order_base,
+    )
+
+
+def _check(arms, rates, num_seeds, alpha, randomness) -> None:
+    if not arms:
+        raise ValueError("arms must name at least one scheme, got none")
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names):
+        raise ValueError(f"arms must have different names, got {names}")
+    if not rates:
+        raise ValueError("noise_rates must name at least one rate, got none")
+    for rate in rates:
+        noises.check_rate(rate, "noise_rates")
+    if num_seeds < 1:
+        raise ValueError(f"num_seeds must be at least 1, got {num_seeds}")
+    if alpha not in stream.ALPHA_SOURCES:
+        raise ValueError(f"alpha must be one of {stream.ALPHA_SOURCES}, got {alpha!r}")
+    if randomness not in RANDOMNESS:
+        raise ValueError(f"randomness must be one of {RANDOMNESS}, got {randomness!r}")
+
+
+def prepare(
+    data,
+    arms: Sequence[Arm],
+    *,
+    label_model: Learner,
+    classifier: Learner,
+    noise_rates: Sequence[float],
+    num_seeds: int,
+    noise: Noise | None = None,
+    expert: Expert | None = None,
+    alpha: str = "validation",
+    validation_fraction: float = 0.2,
+    calibrate: bool = False,
+    randomness: str = "fixed_model",
+    seed: int = 0,
+) -> Sweep:
+    """Lays out a sweep and says what it costs; nothing is computed yet.
+
+    Args:
+      data: a `rad_jax.datasets.StreamData`, or anything with its fields.
+      arms: the schemes compared.
+      label_model: L of arms with two models.
+      classifier: C; the only model of arms with one.
+      noise_rates: in [0, 1].
+      num_seeds: repetitions; seed s has the same noise under every scheme.
+      noise: how labels go wrong, its rate replaced by `noise_rates`; symmetric by
+        default.
+      expert: a simulated one; the default never errs.
+      alpha: where the accuracies that weigh the ensemble come from: "validation",
+        rows of the clean batch held out; or "test", the test set, as in the paper
+        (then no row is held out unless `calibrate` needs them).
+      validation_fraction: share of the clean batch held out.
+      calibrate: see `rad_jax.rad`.
+      randomness: what differs between seeds: "fixed_model" the noise only (then all
+        seeds share minibatches), "fixed_noise" initialisation and order of
+        minibatches, "double_random" both.
+      seed: base of all keys.
+
+    Returns:
+      The sweep, to be run.
+
+    Raises:
+      ValueError: for a value out of range.
+    """
+    arms, rates = tuple(arms), tuple(float(rate) for rate in noise_rates)
+    _check(arms, rates, num_seeds, alpha, randomness)
+    noise = noise or noises.symmetric(0.0)
+    num_classes = int(data.num_classes)
+    arrays = StreamArrays(*(getattr(data, name) for name in StreamArrays._fields))
+    num_arrivals, batch_size = arrays.labels.shape
+    if alpha == "test" and not calibrate:
+        validation_fraction = 0.0
+    initial = arrays.initial_labels.shape[0]
+    capacity = initial - round(validation_fraction * initial) + arrays.labels.size
+
+    key = jax.random.key(seed)
+    members = [
+        [i for i, arm in enumerate(arms) if arm.one_model is one_model]
+        for one_model in (False, True)
+    ]
+    groups = [group for group in members if group]
+    algos, runs = [], []
+    for group in groups:
+        scheme = selections.switch([arms[i].scheme for i in group])
+        one_model = arms[group[0]].one_model
+        algos.append(
+            rad(
+                label_model=None if one_model else label_model,
+                classifier=classifier,
+                selection=scheme,
+                num_classes=num_classes,
+                memory_capacity=capacity,
+                expert=expert,
+                validation_fraction=validation_fraction,
+                calibrate=calibrate,
+            )
+        )
+        runs.append(
+            _make_runs(
+                [arms[i] for i in group],
+                scheme,
+                noise,
+                rates,
+                num_seeds,
+                key,
+                randomness,
+            )
+        )
+    program = _program(
+        tuple(algo._replace(init=None, params=None) for algo in algos),  # type: ignore[arg-type]
+        noise._replace(params=None),
+        alpha,
+        randomness != "fixed_model",
+    )
+    params = tuple(algo.params._replace(selection=()) for algo in algos)
+    keys = Keys(jax.random.fold_in(key, 0), jax.random.fold_in(key, 1))
+    spec = Spec(arrays.features.shape[2:], num_classes, capacity)
+    per_run = len(rates) * num_seeds
+    num_steps = sum(
+        len(group) * per_run * learner.steps(i)
+        for group, algo in zip(groups, algos, strict=True)
+        for learner in algo.learners
+        for i in range(1, num_arrivals + 1)
+    )
+    estimate = _estimate(arrays, spec, groups, algos, per_run)
+
+    def run(progress: Callable[[int], None] | None = None) -> SweepResult:
+        seconds_before = _compile_seconds(program)
+        begin_time = time.perf_counter()
+        on_device = StreamArrays(*(jnp.asarray(x) for x in arrays))
+        carry, first = program.begin(keys, on_device, params, tuple(runs))
+        carry = _unalias(carry)
+        rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]
+        segment = max(1, num_arrivals // 50)
+        done = 0
+        while done < num_arrivals:
+            count = min(segment, num_arrivals - done)
+            history = jax.tree.map(
+                lambda x: jnp.zeros((segment, *x.shape), jnp.float32), first
+            )
+            carry, history = program.advance(
+                carry, history, on_device, tuple(runs), done, count
+            )
+            rows.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], history))
+            done += count
+            if progress is not None:
+                progress(done)
+        confusions = program.finish(carry, tuple(runs))
+        compile_seconds = _compile_seconds(program) - seconds_before
+        elapsed = time.perf_counter() - begin_time
+        history = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
+        shape = (len(arms), len(rates), num_seeds)
+        return SweepResult(
+            schemes=tuple(arm.name for arm in arms),
+            noise_rates=rates,
+            seeds=tuple(range(num_seeds)),
+            class_names=tuple(data.class_names),
+            history={
+                name: _gather(groups, shape, [h[name].T for h in history])
+                for name in stream.METRICS
+            },
+            confusion=_gather(groups, shape, [c[0] for c in confusions]),
+            classifier_confusion=_gather(groups, shape, [c[1] for c in confusions]),
+            majority_accuracy=float(
+                np.bincount(np.asarray(arrays.test_labels)).max()
+                / arrays.test_labels.size
+            ),
+            compile_seconds=compile_seconds,
+            run_seconds=elapsed - compile_seconds,
+            config={},
+        )
+
+    return Sweep(
+        arms=arms,
+        noise_rates=rates,
+        num_seeds=num_seeds,
+        num_arrivals=num_arrivals,
+        num_steps=num_steps,
+        estimated_bytes=estimate,
+        run=run,
+    )
+
+
+def _compile_seconds(program: _Program) -> float:
+    return sum(part.seconds for part in program)
+
+
+def _gather(groups, shape, values) -> np.ndarray:
+    """Puts the groups' runs ``[R, ...]`` in order: ``[scheme, rate, seed, ...]``."""
+    rest = np.asarray(values[0]).shape[1:]
+    out = np.empty((*shape, *rest), np.asarray(values[0]).dtype)
+    for group, value in zip(groups, values, strict=True):
+        out[group] = np.asarray(value).reshape(len(group), *shape[1:], *rest)
+    return out
+
+
+def _estimate(arrays: StreamArrays, spec: Spec, groups, algos, per_run: int) -> int:
+    """Bytes on the device: features twice (stream, memory), lists, and the runs."""
+    shared = sum(np.asarray(x).nbytes for x in arrays)
+    shared += memory_nbytes(spec.capacity, spec.feature_shape)
+    num_queries = arrays.test_labels.size
+    preparations = {
+        learner.preparation
+        for algo in algos
+        for learner in algo.learners
+        if learner.preparation is not None
+    }
+    shared += sum(p.bytes(num_queries) for p in preparations)
+    runs = 0
+    for group, algo in zip(groups, algos, strict=True):
+        one = spec.capacity * 5 + sum(
+            learner.bytes(spec, num_queries) for learner in algo.learners
+        )
+        runs += len(group) * per_run * one
+    return shared + runs
