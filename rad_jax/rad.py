@@ -292,7 +292,8 @@ def _build(
 
     def prepare(store: memory.Memory, features: Array) -> Queries:
         return Queries(
-            features, {name: p.build(store, features) for name, p in preparations.items()}
+            features,
+            {name: p.build(store, features) for name, p in preparations.items()},
         )
 
     def start(keys: Keys, features, valid, row_id, label):
@@ -428,9 +429,7 @@ def _build(
                 learner.init(
                     spec_of(shared.memory), p, jax.random.fold_in(init_key, role)
                 )
-                for learner, p, role in zip(
-                    learners, params.models, roles, strict=True
-                )
+                for learner, p, role in zip(learners, params.models, roles, strict=True)
             ),
             alpha=jnp.ones(len(learners)),
             alpha_latest=jnp.ones(len(learners)),
@@ -472,7 +471,9 @@ def _build(
         )
 
         def store(column, values):
-            return column.at[arrival.slots].set(values.astype(column.dtype), mode="drop")
+            return column.at[arrival.slots].set(
+                values.astype(column.dtype), mode="drop"
+            )
 
         per_seed = per_seed._replace(
             given=store(per_seed.given, label),
@@ -646,9 +647,7 @@ def rad(
       ValueError: for a value out of range.
     """
     if not 2 <= num_classes <= MAX_CLASSES:
-        raise ValueError(
-            f"num_classes must lie in 2..{MAX_CLASSES}, got {num_classes}"
-        )
+        raise ValueError(f"num_classes must lie in 2..{MAX_CLASSES}, got {num_classes}")
     if memory_capacity < 1:
         raise ValueError(
             f"memory_capacity must be at least 1 row, got {memory_capacity}"

@@ -11,25 +11,18 @@ import jax.numpy as jnp
 from rad_jax import metrics
 from rad_jax.noise import realised_rate
 from rad_jax.rad import Arrival, PerSeed, Rad, Shared, classify
-from rad_jax.types import LABEL_DTYPE, UNLABELLED, Array, Noise, PRNGKey, PyTree, Queries
+from rad_jax.types import (
+    LABEL_DTYPE,
+    UNLABELLED,
+    Array,
+    Noise,
+    PRNGKey,
+    PyTree,
+    Queries,
+)
 
 #: Where the accuracies that weigh the ensemble come from.
 ALPHA_SOURCES = ("validation", "test")
-
-#: Every figure that `evaluate` and `arrive` give, in the order of reports.
-METRICS = (
-    "accuracy",
-    "classifier_accuracy",
-    "label_model_accuracy",
-    "balanced_accuracy",
-    "classifier_balanced_accuracy",
-    "purity",
-    "recall",
-    "kept",
-    "queries",
-    "wasted_queries",
-    "realised_noise",
-)
 
 
 class World(NamedTuple):
@@ -100,7 +93,8 @@ def evaluate(
         arrival's ensemble uses by those on the test set.
 
     Returns:
-      The state of the seed, and a scalar for each of `METRICS` but realised_noise.
+      The state of the seed, and a scalar for each of
+      `rad_jax.statistics.HISTORY_METRICS` but realised_noise.
     """
     probs = algo.probabilities(shared, per_seed, world.test)
     by_model = [jnp.argmax(p, axis=-1) for p in probs]
@@ -158,7 +152,8 @@ def arrive(
       alpha: see `evaluate`.
 
     Returns:
-      The state of the seed, and a scalar for each of `METRICS`.
+      The state of the seed, and a scalar for each of
+      `rad_jax.statistics.HISTORY_METRICS`.
     """
     given = noise.apply(
         noise_params,

@@ -15,10 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rad_jax import metrics, noise as noises, selection as selections, stream
+from rad_jax import metrics, stream
+from rad_jax import noise as noises
+from rad_jax import selection as selections
 from rad_jax.memory import nbytes as memory_nbytes
 from rad_jax.rad import Params, PerSeed, Rad, Shared, classify, rad
-from rad_jax.statistics import SweepResult
+from rad_jax.statistics import HISTORY_METRICS, SweepResult
 from rad_jax.types import (
     Array,
     Expert,
@@ -150,7 +152,7 @@ def _program(
     axes = _run_axes(random_model)
 
     def over_runs(function, shared_args: int):
-        """vmap of ``function(runs, *shared, per_seed)`` over the runs of a group."""
+        """Vmaps ``function(runs, *shared, per_seed)`` over the runs of a group."""
         return jax.vmap(function, in_axes=(axes, *[None] * shared_args, 0))
 
     def begin(keys: Keys, data: StreamArrays, params, runs: tuple[_Runs, ...]):
@@ -316,7 +318,8 @@ def _make_runs(
     )
     return _Runs(
         selection={"index": jnp.asarray(arm, jnp.int32), "members": members},
-        noise=noise.params | {"rate": jnp.asarray(np.asarray(rates)[rate], jnp.float32)},
+        noise=noise.params
+        | {"rate": jnp.asarray(np.asarray(rates)[rate], jnp.float32)},
         noise_key=seed_keys(noise_base, jnp.asarray(seed * (not fixed_noise))),
         init_key=per_seed(init_base) if random_model else init_base,
         order_key=per_seed(order_base) if random_model else order_base,
@@ -390,7 +393,7 @@ def prepare(
     noise = noise or noises.symmetric(0.0)
     num_classes = int(data.num_classes)
     arrays = StreamArrays(*(getattr(data, name) for name in StreamArrays._fields))
-    num_arrivals, batch_size = arrays.labels.shape
+    num_arrivals = arrays.labels.shape[0]
     if alpha == "test" and not calibrate:
         validation_fraction = 0.0
     initial = arrays.initial_labels.shape[0]
@@ -480,7 +483,7 @@ def prepare(
             class_names=tuple(data.class_names),
             history={
                 name: _gather(groups, shape, [h[name].T for h in history])
-                for name in stream.METRICS
+                for name in HISTORY_METRICS
             },
             confusion=_gather(groups, shape, [c[0] for c in confusions]),
             classifier_confusion=_gather(groups, shape, [c[1] for c in confusions]),

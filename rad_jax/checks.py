@@ -1,0 +1,140 @@
+"""Checks of what users hand in, before any work: argument, what came, what may."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rad_jax.types import UNLABELLED
+
+_SHOWN = 5
+
+
+def _some(values) -> str:
+    """The first few values, for a message."""
+    shown = ", ".join(str(v) for v in list(values)[:_SHOWN])
+    return shown + (", …" if len(values) > _SHOWN else "")
+
+
+def features(
+    name: str,
+    values: ArrayLike,
+    *,
+    row_shape: Sequence[int] | None = None,
+    dtype: np.dtype | None = None,
+) -> np.ndarray:
+    """Finite numbers, at least one row, and the row shape and dtype that are expected.
+
+    Args:
+      name: of the argument, for messages.
+      values: ``[N, *S]``.
+      row_shape: ``S`` as it must be, if it is known.
+      dtype: as it must be, if it is known.
+
+    Returns:
+      ``[N, *S]`` in float32.
+
+    Raises:
+      ValueError: naming the argument, what came and what is allowed.
+    """
+    array = np.asarray(values)
+    if array.ndim < 2:
+        raise ValueError(
+            f"{name} must have rows and columns, [N, D] or [N, height, width, …]; got "
+            f"shape {array.shape}"
+        )
+    if not array.shape[0]:
+        raise ValueError(f"{name} has no rows; at least one is needed")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be numbers, got dtype {array.dtype}")
+    if row_shape is not None and array.shape[1:] != tuple(row_shape):
+        raise ValueError(
+            f"{name} must have rows of shape {tuple(row_shape)} like those before, got "
+            f"{array.shape[1:]}"
+        )
+    if dtype is not None and array.dtype != dtype:
+        raise ValueError(
+            f"{name} must have dtype {dtype} like those before, got {array.dtype}"
+        )
+    with np.errstate(over="ignore"):
+        cast = array.astype(np.float32)
+    bad = ~np.isfinite(cast).reshape(array.shape[0], -1).all(axis=1)
+    if bad.any():
+        raise ValueError(
+            f"{name} must be finite in float32; rows {_some(np.flatnonzero(bad))} hold "
+            f"NaN, infinite or too large values ({bad.sum()} of {array.shape[0]} rows)"
+        )
+    return cast
+
+
+def labels(
+    name: str, values: ArrayLike, num_rows: int, num_classes: int, *, missing: bool
+) -> np.ndarray:
+    """Whole numbers in 0..K-1, and -1 for rows without label where that is allowed.
+
+    Args:
+      name: of the argument, for messages.
+      values: ``[N]``.
+      num_rows: N as it must be.
+      num_classes: K.
+      missing: whether -1 is allowed.
+
+    Returns:
+      ``[N]`` int32.
+
+    Raises:
+      ValueError: naming the argument, what came and what is allowed.
+    """
+    array = np.asarray(values)
+    allowed = f"0..{num_classes - 1}" + (" or -1 (no label)" if missing else "")
+    if array.shape != (num_rows,):
+        raise ValueError(
+            f"{name} must have one label for each of {num_rows} rows, got shape "
+            f"{array.shape}"
+        )
+    if array.dtype.kind not in "iuf":
+        raise ValueError(
+            f"{name} must be whole numbers in {allowed}, got dtype {array.dtype}"
+        )
+    whole = np.isfinite(array) & (array == np.floor(array))
+    if not whole.all():
+        raise ValueError(
+            f"{name} must be whole numbers in {allowed}, got {_some(array[~whole])}"
+        )
+    lowest = UNLABELLED if missing else 0
+    outside = (array < lowest) | (array >= num_classes)
+    if outside.any():
+        raise ValueError(
+            f"{name} must lie in {allowed}, got {_some(np.unique(array[outside]))} "
+            f"({outside.sum()} of {num_rows} rows)"
+        )
+    return array.astype(np.int32)
+
+
+def row_ids(name: str, values: ArrayLike, num_rows: int) -> np.ndarray:
+    """Whole numbers in int32, not negative, each once.
+
+    Args:
+      name: of the argument, for messages.
+      values: ``[N]``.
+      num_rows: N as it must be.
+
+    Returns:
+      ``[N]`` int32.
+
+    Raises:
+      ValueError: naming the argument, what came and what is allowed.
+    """
+    array = np.asarray(values)
+    if array.shape != (num_rows,) or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name} must be {num_rows} whole numbers, got shape {array.shape} and "
+            f"dtype {array.dtype}"
+        )
+    outside = (array < 0) | (array > np.iinfo(np.int32).max)
+    if outside.any():
+        raise ValueError(f"{name} must lie in 0..2^31-1, got {_some(array[outside])}")
+    unique, count = np.unique(array, return_counts=True)
+    if (count > 1).any():
+        raise ValueError(f"{name} must differ, {_some(unique[count > 1])} occur twice")
+    return array.astype(np.int32)
