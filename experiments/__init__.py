@@ -1,0 +1,1 @@
+"""Scripts, one for each question; run them with ``python -m experiments.NAME``."""

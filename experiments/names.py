@@ -1,0 +1,124 @@
+"""Names on the command line, and the values that they stand for.
+
+The only place where names exist: the library takes values.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rad_jax import (
+    Training,
+    datasets,
+    knn,
+    mlp,
+    nearest_centroid,
+    noise,
+    selection,
+    uncertainty,
+)
+from rad_jax.datasets import Dataset
+from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE
+from rad_jax.sweep import Arm
+from rad_jax.types import Learner, Noise
+
+BASELINES = (LOWER_BASELINE, UPPER_BASELINE)
+
+SCHEMES = (
+    *BASELINES,
+    "basic",
+    "voting",
+    "active",
+    "active_limited",
+    "slim",
+    "slim_limited",
+)
+
+SCORES: dict[str, uncertainty.Score] = {
+    "margin": uncertainty.margin,
+    "cross_entropy": uncertainty.cross_entropy,
+    "entropy": uncertainty.entropy,
+    "least_confidence": uncertainty.least_confidence,
+    "cent": uncertainty.cent,
+}
+
+LEARNERS = ("mlp", "knn", "nearest_centroid")
+
+NOISES: dict[str, Callable[[float], Noise]] = {
+    "symmetric": noise.symmetric,
+    "independent": noise.independent,
+    "independent_any_class": lambda rate: noise.independent(rate, include_true=True),
+}
+
+
+class Source(NamedTuple):
+    """A data set and the sizes that suit it.
+
+    Attributes:
+      load: from the data directory (or None) to the rows.
+      needs_data_dir: whether the directory must be given.
+      initial_size, batch_size, num_batches, minibatch_size: defaults of the flags.
+    """
+
+    load: Callable[[str | None], Dataset]
+    needs_data_dir: bool
+    initial_size: int
+    batch_size: int
+    num_batches: int
+    minibatch_size: int
+
+
+SOURCES: dict[str, Source] = {
+    "digits": Source(lambda data_dir: datasets.digits.load(), False, 200, 50, 24, 64),
+    "google_cluster": Source(
+        lambda data_dir: datasets.google_cluster.load(data_dir or ""),
+        True,
+        6000,
+        600,
+        60,
+        200,
+    ),
+}
+
+
+def arm(name: str, *, query_budget: int, score: str, source: str) -> Arm:
+    """The scheme of that name.
+
+    Args:
+      name: one of `SCHEMES`.
+      query_budget: of the limited ones, rows a batch.
+      score: of the limited ones, one of `SCORES`.
+      source: of the limited ones, one of `rad_jax.selection.SOURCES`.
+    """
+
+    def limited():
+        return selection.active_limited(
+            query_budget, score=SCORES[score], source=source
+        )
+
+    made = {
+        LOWER_BASELINE: selection.no_selection,
+        UPPER_BASELINE: selection.oracle_selection,
+        "basic": selection.basic,
+        "voting": selection.voting,
+        "active": selection.active,
+        "active_limited": limited,
+        "slim": selection.basic,
+        "slim_limited": limited,
+    }
+    return Arm(name, made[name](), one_model=name.startswith("slim"))
+
+
+def learner(
+    name: str,
+    *,
+    training: Training,
+    learning_rate: float,
+    hidden: tuple[int, ...],
+    neighbours: int,
+) -> Learner:
+    """The learner of that name (one of `LEARNERS`), with what applies to it."""
+    if name == "mlp":
+        return mlp(hidden, learning_rate=learning_rate, training=training)
+    if name == "knn":
+        return knn(neighbours)
+    return nearest_centroid()

@@ -1,0 +1,315 @@
+r"""The main job: a stream with wrong labels, every scheme and noise seed at once.
+
+  python -m experiments.stream --num_seeds=16 --noise_rates=0.2,0.4
+  python -m experiments.stream --dataset=google_cluster --data_dir=DIR
+
+Prints what it is about to do, its progress and a table; writes summary.csv,
+history.csv, per_class.csv, confusion.csv, config.json, accuracy.png and selection.png
+to --output_dir.
+"""
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from absl import app, logging
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from experiments import flags, names
+from rad_jax import Training, datasets, report, sweep
+from rad_jax.files import OutputError, check_output_dir
+from rad_jax.statistics import SweepResult
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """One value for each flag; None means the default that suits the data set."""
+
+    dataset: str = "digits"
+    data_dir: str | None = None
+    order: str = "shuffle"
+    initial_size: int | None = None
+    batch_size: int | None = None
+    num_batches: int | None = None
+    test_size: int | None = None
+    noise_rates: tuple[float, ...] = (0.4,)
+    noise: str = "symmetric"
+    num_seeds: int = 8
+    randomness: str = "fixed_model"
+    schemes: tuple[str, ...] = names.SCHEMES
+    query_budget: int | None = None
+    uncertainty: str = "margin"
+    uncertainty_source: str = "mean"
+    alpha: str = "validation"
+    calibrate: bool = False
+    label_model: str = "mlp"
+    classifier: str = "knn"
+    training: str = "continue"
+    steps_per_batch: int = 100
+    initial_steps: int = 500
+    minibatch_size: int | None = None
+    learning_rate: float = 1e-3
+    hidden: tuple[int, ...] = (28, 28)
+    neighbours: int = 5
+    seed: int = 0
+    output_dir: str = "results/stream"
+
+
+def _numbers(name: str, texts: Sequence[str], kind: type) -> tuple:
+    try:
+        return tuple(kind(text) for text in texts)
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise ValueError(f"--{name} must be {what}, got {','.join(texts)}") from None
+
+
+def config_from_flags() -> Config:
+    """The flags as they were given.
+
+    Raises:
+      ValueError: for a list flag that does not hold numbers.
+    """
+    given = {
+        field.name: flags.FLAGS[field.name].value
+        for field in dataclasses.fields(Config)
+    }
+    given["noise_rates"] = _numbers("noise_rates", given["noise_rates"], float)
+    given["hidden"] = _numbers("hidden", given["hidden"], int)
+    given["schemes"] = tuple(given["schemes"])
+    return Config(**given)
+
+
+def complete(config: Config) -> Config:
+    """Fills in what depends on the data set, and checks what needs no data.
+
+    Raises:
+      ValueError: naming the flag, what came and what is allowed.
+    """
+    if config.dataset not in names.SOURCES:
+        raise ValueError(
+            f"--dataset={config.dataset} is unknown; known: {', '.join(names.SOURCES)}"
+        )
+    source = names.SOURCES[config.dataset]
+    if source.needs_data_dir and not config.data_dir:
+        raise ValueError(
+            f"--dataset={config.dataset} needs --data_dir (or the variable "
+            "RAD_JAX_DATA): the folder that holds its raw files"
+        )
+    filled = {
+        name: getattr(source, name)
+        for name in ("initial_size", "batch_size", "num_batches", "minibatch_size")
+        if getattr(config, name) is None
+    }
+    config = dataclasses.replace(config, **filled)
+    schemes = tuple(dict.fromkeys((*names.BASELINES, *config.schemes)))
+    unknown = [name for name in schemes if name not in names.SCHEMES]
+    if unknown:
+        raise ValueError(
+            f"--schemes has the unknown {', '.join(map(repr, unknown))}; known: "
+            f"{', '.join(names.SCHEMES)}"
+        )
+    for name in ("num_seeds", "initial_size", "batch_size", "num_batches"):
+        if getattr(config, name) < 1:  # type: ignore[operator]
+            raise ValueError(
+                f"--{name} must be at least 1, got {getattr(config, name)}"
+            )
+    if config.learning_rate <= 0:
+        raise ValueError(f"--learning_rate must be > 0, got {config.learning_rate}")
+    if not -(2**31) <= config.seed < 2**31 or config.seed < 0:
+        raise ValueError(f"--seed must lie in 0..2^31-1, got {config.seed}")
+    budget = config.query_budget
+    if budget is None:
+        assert config.batch_size is not None
+        budget = max(1, round(config.batch_size / 10))
+    if not config.noise_rates:
+        raise ValueError("--noise_rates is empty; give rates in [0, 1]")
+    return dataclasses.replace(
+        config,
+        schemes=schemes,
+        query_budget=budget,
+        noise_rates=tuple(dict.fromkeys(config.noise_rates)),
+    )
+
+
+def prepare(config: Config) -> sweep.Sweep:
+    """Everything up to the run itself; all bad input is found here.
+
+    Args:
+      config: as `complete` returns it.
+
+    Raises:
+      ValueError: for a value out of range.
+    """
+    training = Training(
+        mode=config.training,
+        steps=config.steps_per_batch,
+        initial_steps=config.initial_steps,
+        minibatch_size=config.minibatch_size or 0,
+    )
+    learners = {
+        role: names.learner(
+            getattr(config, role),
+            training=training,
+            learning_rate=config.learning_rate,
+            hidden=config.hidden,
+            neighbours=config.neighbours,
+        )
+        for role in ("label_model", "classifier")
+    }
+    arms = [
+        names.arm(
+            name,
+            query_budget=config.query_budget or 0,
+            score=config.uncertainty,
+            source=config.uncertainty_source,
+        )
+        for name in config.schemes
+    ]
+    for rate in config.noise_rates:
+        names.NOISES[config.noise](rate)
+    source = names.SOURCES[config.dataset]
+    data = datasets.split(
+        source.load(config.data_dir),
+        initial_size=config.initial_size or 0,
+        batch_size=config.batch_size or 0,
+        num_batches=config.num_batches,
+        test_size=config.test_size,
+        order=config.order,
+        seed=config.seed,
+    )
+    return sweep.prepare(
+        data,
+        arms,
+        noise_rates=config.noise_rates,
+        noise=names.NOISES[config.noise](0.0),
+        num_seeds=config.num_seeds,
+        alpha=config.alpha,
+        calibrate=config.calibrate,
+        randomness=config.randomness,
+        seed=config.seed,
+        **learners,
+    )
+
+
+def _available_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def announce(config: Config, planned: sweep.Sweep, console: Console) -> None:
+    """Prints what a run is about to do, and what it takes."""
+    rates = len(planned.noise_rates)
+    console.print(
+        f"{config.dataset} ({config.order}): {config.initial_size:,} clean rows, then "
+        f"{planned.num_arrivals} arrivals of {config.batch_size:,}\n"
+        f"L = {config.label_model}, C = {config.classifier}, ensemble weighed by the "
+        f"accuracy on {config.alpha} rows\n"
+        f"{len(planned.arms)} schemes x {rates} noise rates x {planned.num_seeds} "
+        f"seeds = {len(planned.arms) * rates * planned.num_seeds:,} runs, "
+        f"{planned.num_steps:,} gradient steps, about "
+        f"{planned.estimated_bytes / 1e9:.2f} GB of memory",
+        highlight=False,
+    )
+    available = _available_bytes()
+    if available is not None and planned.estimated_bytes > available:
+        console.print(
+            f"[bold]That is more than the {available / 1e9:.1f} GB that are free: "
+            "lower --num_seeds, --schemes or --num_batches[/bold]"
+        )
+
+
+def run(config: Config, console: Console | None = None) -> SweepResult:
+    """Runs the experiment and writes its report.
+
+    Args:
+      config: what to run; see the flags.
+      console: where to print; nothing is printed without.
+
+    Returns:
+      What was measured.
+
+    Raises:
+      ValueError, OSError: for bad input, before any long work.
+    """
+    console = console or Console(quiet=True)
+    output_dir = check_output_dir(config.output_dir)
+    config = complete(config)
+    planned = prepare(config)
+    announce(config, planned, console)
+    with _progress(planned.num_arrivals, console) as on_progress:
+        result = planned.run(on_progress)
+    result.config = dataclasses.asdict(config)
+    report.print_summary(result, console)
+    report.write_report(result, output_dir)
+    console.print(
+        f"compiled in {result.compile_seconds:.1f} s, ran in "
+        f"{result.run_seconds:.1f} s; tables and pictures are in {output_dir}",
+        highlight=False,
+    )
+    return result
+
+
+class _progress:
+    """A bar on a terminal; ten lines in a log file."""
+
+    def __init__(self, total: int, console: Console) -> None:
+        self._total, self._console = total, console
+        self._begin, self._printed = time.monotonic(), 0
+        self._bar = Progress(
+            TextColumn("arrivals"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("arrivals", total=total)
+
+    def __enter__(self):
+        self._bar.__enter__()
+        return self._report
+
+    def __exit__(self, *exception):
+        self._bar.__exit__(*exception)
+
+    def _report(self, done: int) -> None:
+        self._bar.update(self._task, completed=done)
+        tenth = 10 * done // self._total
+        if not self._console.is_terminal and tenth > self._printed:
+            self._printed = tenth
+            seconds = time.monotonic() - self._begin
+            self._console.print(
+                f"arrival {done}/{self._total}, {seconds:.0f} s", highlight=False
+            )
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the experiment that the flags describe."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
+    logging.set_verbosity(logging.WARNING)  # JAX logs every backend it looks for
+    try:
+        run(config_from_flags(), Console())
+    except (ValueError, OutputError) as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted; nothing was written")
+
+
+if __name__ == "__main__":
+    flags.define()
+    app.run(main)
