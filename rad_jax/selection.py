@@ -204,9 +204,7 @@ def active_limited(
 @functools.cache
 def _switch(members: tuple[SelectionScheme, ...]):
     def init(params):
-        return tuple(
-            m.init(p) for m, p in zip(members, params["members"], strict=True)
-        )
+        return tuple(m.init(p) for m, p in zip(members, params["members"], strict=True))
 
     def apply(params, state, evidence, *, key):
         blind = evidence._replace(

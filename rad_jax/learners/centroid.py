@@ -63,9 +63,7 @@ def _fit(
     def add(total, block):
         features, label, weight = block
         member = one_hot(label, weight)
-        product = jnp.matmul(
-            member.T, features, precision=jax.lax.Precision.HIGHEST
-        )
+        product = jnp.matmul(member.T, features, precision=jax.lax.Precision.HIGHEST)
         return (total[0] + product, total[1] + jnp.sum(member, axis=0)), None
 
     zero = (jnp.zeros_like(model.mean), jnp.zeros_like(model.count))

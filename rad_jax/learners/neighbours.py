@@ -140,9 +140,7 @@ def _functions(k: int, weighting: str, num_candidates: int):
     return init, fit, predict_proba, preparation, nbytes
 
 
-def knn(
-    k: int = 5, *, weighting: str = "uniform", num_candidates: int = 64
-) -> Learner:
+def knn(k: int = 5, *, weighting: str = "uniform", num_candidates: int = 64) -> Learner:
     """K nearest neighbours by Euclidean distance.
 
     Exact: lists of the nearest stored rows are shared by all seeds; a query whose
