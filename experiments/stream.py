@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from absl import app, logging
 from rich.console import Console
@@ -29,6 +30,7 @@ from experiments import flags, names
 from rad_jax import Training, datasets, report, sweep
 from rad_jax.files import OutputError, check_output_dir
 from rad_jax.statistics import SweepResult
+from rad_jax.types import Learner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +81,7 @@ def config_from_flags() -> Config:
     Raises:
       ValueError: for a list flag that does not hold numbers.
     """
-    given = {
+    given: dict[str, Any] = {
         field.name: flags.FLAGS[field.name].value
         for field in dataclasses.fields(Config)
     }
@@ -119,7 +121,7 @@ def complete(config: Config) -> Config:
             f"{', '.join(names.SCHEMES)}"
         )
     for name in ("num_seeds", "initial_size", "batch_size", "num_batches"):
-        if getattr(config, name) < 1:  # type: ignore[operator]
+        if getattr(config, name) < 1:
             raise ValueError(
                 f"--{name} must be at least 1, got {getattr(config, name)}"
             )
@@ -156,16 +158,16 @@ def prepare(config: Config) -> sweep.Sweep:
         initial_steps=config.initial_steps,
         minibatch_size=config.minibatch_size or 0,
     )
-    learners = {
-        role: names.learner(
-            getattr(config, role),
+
+    def learner(name: str) -> Learner:
+        return names.learner(
+            name,
             training=training,
             learning_rate=config.learning_rate,
             hidden=config.hidden,
             neighbours=config.neighbours,
         )
-        for role in ("label_model", "classifier")
-    }
+
     arms = [
         names.arm(
             name,
@@ -190,6 +192,8 @@ def prepare(config: Config) -> sweep.Sweep:
     return sweep.prepare(
         data,
         arms,
+        label_model=learner(config.label_model),
+        classifier=learner(config.classifier),
         noise_rates=config.noise_rates,
         noise=names.NOISES[config.noise](0.0),
         num_seeds=config.num_seeds,
@@ -197,7 +201,6 @@ def prepare(config: Config) -> sweep.Sweep:
         calibrate=config.calibrate,
         randomness=config.randomness,
         seed=config.seed,
-        **learners,
     )
 
 

@@ -4,7 +4,7 @@ __version__ = "0.1.0"
 
 from rad_jax import ensemble, experts, learners, noise, selection, uncertainty
 from rad_jax.learners import Training, knn, mlp, nearest_centroid, network
-from rad_jax.rad import BATCH_AXES, STATE_AXES, Rad, State, rad
+from rad_jax.rad import Rad, rad
 from rad_jax.selection import (
     active,
     active_limited,
@@ -13,6 +13,7 @@ from rad_jax.selection import (
     oracle_selection,
     voting,
 )
+from rad_jax.state import BATCH_AXES, STATE_AXES, State
 from rad_jax.types import Batch, Keys, RowStatus
 
 __all__ = [

@@ -30,7 +30,7 @@ class Memory(NamedTuple):
     features: Array
     row_id: Array
     arrived: Array
-    count: Array
+    count: Array  # type: ignore[assignment]
 
     @property
     def capacity(self) -> int:

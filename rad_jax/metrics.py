@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from rad_jax.types import UNLABELLED, Array, RowStatus
 
 
-class TestSet(NamedTuple):
+class Targets(NamedTuple):
     """True classes to measure against.
 
     Attributes:
@@ -20,32 +20,27 @@ class TestSet(NamedTuple):
         that occurs.
     """
 
-    __test__ = False  # not a test case, whatever its name
-
     label: Array
     balance: Array
 
 
-def test_set(label: Array, num_classes: int) -> TestSet:
+def targets(label: Array, num_classes: int) -> Targets:
     """Weighs the rows of a test set so that classes count alike."""
     chex.assert_rank(label, 1)
     classes = jnp.arange(num_classes, dtype=label.dtype)
     count = jnp.sum(label[:, None] == classes, axis=0)
     present = jnp.sum(count > 0)
-    return TestSet(label, 1.0 / (count[label] * present))
+    return Targets(label, 1.0 / (count[label] * present))
 
 
-test_set.__test__ = False  # type: ignore[attr-defined]
-
-
-def accuracy(predicted: Array, test: TestSet) -> Array:
+def accuracy(predicted: Array, target: Targets) -> Array:
     """Share of rows predicted right, scalar."""
-    return jnp.mean(predicted == test.label)
+    return jnp.mean(predicted == target.label)
 
 
-def balanced_accuracy(predicted: Array, test: TestSet) -> Array:
+def balanced_accuracy(predicted: Array, target: Targets) -> Array:
     """Mean over the occurring classes of the share predicted right, scalar."""
-    return jnp.sum(jnp.where(predicted == test.label, test.balance, 0.0))
+    return jnp.sum(jnp.where(predicted == target.label, target.balance, 0.0))
 
 
 def confusion(predicted: Array, label: Array, num_classes: int) -> Array:

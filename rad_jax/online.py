@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 
 from rad_jax import checks
 from rad_jax.memory import MemoryFullError
-from rad_jax.rad import Rad, State
+from rad_jax.rad import Rad
+from rad_jax.state import State
 from rad_jax.types import UNLABELLED, Batch, RowStatus
 
 
@@ -124,7 +125,7 @@ class OnlineRad:
         self._dtype = np.asarray(features).dtype
         x = checks.features("features", features)
         y = checks.labels(
-            "labels", labels, len(x), self._algo.num_classes, missing=False
+            "labels", labels, len(x), self._algo.engine.num_classes, missing=False
         )
         ids = self._take_ids(row_ids, len(x), fresh=True)
         self._check_room(len(x), stored=0)
@@ -164,7 +165,9 @@ class OnlineRad:
                 f"features has {n} rows, more than max_batch_size={self._size}; cut "
                 "the batch or raise max_batch_size"
             )
-        y = checks.labels("labels", labels, n, self._algo.num_classes, missing=True)
+        y = checks.labels(
+            "labels", labels, n, self._algo.engine.num_classes, missing=True
+        )
         ids = self._take_ids(row_ids, n)
         self._check_room(n, self._stored)
         batch = Batch(
@@ -199,7 +202,9 @@ class OnlineRad:
         if not n:
             return
         ids = checks.row_ids("row_ids", row_ids, n)
-        y = checks.labels("labels", labels, n, self._algo.num_classes, missing=False)
+        y = checks.labels(
+            "labels", labels, n, self._algo.engine.num_classes, missing=False
+        )
         _, found = self._find(ids)
         if not found.all():
             raise ValueError(f"row_ids {ids[~found].tolist()} are not stored")
@@ -257,7 +262,7 @@ class OnlineRad:
         labelled = np.asarray(memory.valid) & (given != UNLABELLED)
         slots = np.flatnonzero(labelled & (verified | doubted))
         if not slots.size:
-            probs = np.zeros((0, self._algo.num_classes), np.float32)
+            probs = np.zeros((0, self._algo.engine.num_classes), np.float32)
         else:
             probs = self._probabilities(np.asarray(memory.features[slots]))
         verified = verified[slots]
@@ -303,7 +308,7 @@ class OnlineRad:
         return ids
 
     def _check_room(self, n: int, stored: int) -> None:
-        capacity = self._algo.memory_capacity
+        capacity = self._algo.engine.memory_capacity
         if stored + n > capacity:
             raise MemoryFullError(
                 f"memory_capacity={capacity} rows: {stored} are stored and {n} more "

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from rad_jax import metrics
+from rad_jax.engine import Engine, classify
 from rad_jax.noise import realised_rate
-from rad_jax.rad import Arrival, PerSeed, Rad, Shared, classify
+from rad_jax.state import Arrival, PerSeed, Shared
 from rad_jax.types import (
     LABEL_DTYPE,
     UNLABELLED,
@@ -31,16 +32,16 @@ class World(NamedTuple):
     Attributes:
       stored: ``[M]`` int16, true label of every stored row, -1 where empty.
       test: rows on which predictions are measured, prepared for the learners.
-      test_set: their true classes.
+      targets: their true classes.
     """
 
     stored: Array
     test: Queries
-    test_set: metrics.TestSet
+    targets: metrics.Targets
 
 
 def open_world(
-    algo: Rad,
+    engine: Engine,
     shared: Shared,
     arrival: Arrival,
     label: Array,
@@ -50,42 +51,42 @@ def open_world(
     """What is known beside the algorithm once the clean batch is stored.
 
     Args:
-      algo: prepares the test rows.
-      shared: after `algo.start`.
+      engine: prepares the test rows.
+      shared: after `engine.start`.
       arrival: of the clean batch.
       label: ``[N]`` int, its labels.
       test_features: ``[Q, *S]``.
       test_label: ``[Q]`` int.
     """
-    empty = jnp.full(algo.memory_capacity, UNLABELLED, LABEL_DTYPE)
+    empty = jnp.full(engine.memory_capacity, UNLABELLED, LABEL_DTYPE)
     return World(
         stored=empty.at[arrival.slots].set(label.astype(LABEL_DTYPE), mode="drop"),
-        test=algo.track(shared, test_features),
-        test_set=metrics.test_set(test_label.astype(jnp.int32), algo.num_classes),
+        test=engine.track(shared, test_features),
+        targets=metrics.targets(test_label.astype(jnp.int32), engine.num_classes),
     )
 
 
 def extend_world(
-    algo: Rad, world: World, shared: Shared, arrival: Arrival, true_label: Array
+    engine: Engine, world: World, shared: Shared, arrival: Arrival, true_label: Array
 ) -> World:
-    """Follows `algo.observe`: the new rows' true labels, and the test rows' lists."""
+    """Follows `engine.observe`: the new rows' true labels, and the test rows' lists."""
     return world._replace(
         stored=world.stored.at[arrival.slots].set(
             true_label.astype(LABEL_DTYPE), mode="drop"
         ),
-        test=algo.extend(world.test, shared, arrival),
+        test=engine.extend(world.test, shared, arrival),
     )
 
 
 def evaluate(
-    algo: Rad, shared: Shared, per_seed: PerSeed, world: World, alpha: str
+    engine: Engine, shared: Shared, per_seed: PerSeed, world: World, alpha: str
 ) -> tuple[PerSeed, dict[str, Array]]:
     """Measures the predictions of the present models.
 
     The ensemble weighs models by the accuracies of the arrival before.
 
     Args:
-      algo: the algorithm.
+      engine: the algorithm.
       shared: after the arrival.
       per_seed: of one seed, after learning.
       world: test set and true labels.
@@ -96,9 +97,9 @@ def evaluate(
       The state of the seed, and a scalar for each of
       `rad_jax.statistics.HISTORY_METRICS` but realised_noise.
     """
-    probs = algo.probabilities(shared, per_seed, world.test)
+    probs = engine.probabilities(shared, per_seed, world.test)
     by_model = [jnp.argmax(p, axis=-1) for p in probs]
-    alone = jnp.stack([metrics.accuracy(p, world.test_set) for p in by_model])
+    alone = jnp.stack([metrics.accuracy(p, world.targets) for p in by_model])
     if alpha == "test":
         first = shared.arrival == 0
         per_seed = per_seed._replace(
@@ -107,12 +108,12 @@ def evaluate(
     predicted = classify(per_seed, probs)
     memory = shared.memory
     return per_seed, {
-        "accuracy": metrics.accuracy(predicted, world.test_set),
+        "accuracy": metrics.accuracy(predicted, world.targets),
         "classifier_accuracy": alone[-1],
         "label_model_accuracy": alone[0],
-        "balanced_accuracy": metrics.balanced_accuracy(predicted, world.test_set),
+        "balanced_accuracy": metrics.balanced_accuracy(predicted, world.targets),
         "classifier_balanced_accuracy": metrics.balanced_accuracy(
-            by_model[-1], world.test_set
+            by_model[-1], world.targets
         ),
         **metrics.selection_figures(
             per_seed.given,
@@ -125,7 +126,7 @@ def evaluate(
 
 
 def arrive(
-    algo: Rad,
+    engine: Engine,
     noise: Noise,
     shared: Shared,
     per_seed: PerSeed,
@@ -140,9 +141,9 @@ def arrive(
     """One arrival of one seed: corrupt, judge, ask, learn, evaluate.
 
     Args:
-      algo: the algorithm.
+      engine: the algorithm.
       noise: how labels go wrong.
-      shared: after `algo.observe`.
+      shared: after `engine.observe`.
       per_seed: of this seed.
       arrival: the batch that was observed.
       world: extended by it.
@@ -159,12 +160,12 @@ def arrive(
         noise_params,
         true_label,
         arrival.valid,
-        num_classes=algo.num_classes,
+        num_classes=engine.num_classes,
         key=jax.random.fold_in(noise_key, shared.arrival),
     )
-    per_seed, info = algo.judge_seed(shared, per_seed, arrival, given, true_label)
-    per_seed = algo.ask_seed(shared, per_seed, arrival, info, true_label)
-    per_seed = algo.learn_seed(shared, per_seed)
-    per_seed, figures = evaluate(algo, shared, per_seed, world, alpha)
+    per_seed, info = engine.judge_seed(shared, per_seed, arrival, given, true_label)
+    per_seed = engine.ask_seed(shared, per_seed, arrival, info, true_label)
+    per_seed = engine.learn_seed(shared, per_seed)
+    per_seed, figures = evaluate(engine, shared, per_seed, world, alpha)
     realised = realised_rate(given, true_label, arrival.valid)
     return per_seed, figures | {"realised_noise": realised}

@@ -6,29 +6,27 @@ once; labels, masks and models are the vmapped axis. Schemes are an index on tha
 two vmapped groups of the same program.
 """
 
-import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rad_jax import metrics, stream
 from rad_jax import noise as noises
 from rad_jax import selection as selections
+from rad_jax import stream
 from rad_jax.memory import nbytes as memory_nbytes
-from rad_jax.rad import Params, PerSeed, Rad, Shared, classify, rad
+from rad_jax.program import Program, Runs, StreamArrays, make_program, unalias
+from rad_jax.rad import rad
 from rad_jax.statistics import HISTORY_METRICS, SweepResult
 from rad_jax.types import (
-    Array,
     Expert,
     Keys,
     Learner,
     Noise,
     PRNGKey,
-    PyTree,
     SelectionScheme,
     Spec,
 )
@@ -49,42 +47,6 @@ class Arm(NamedTuple):
     name: str
     scheme: SelectionScheme
     one_model: bool = False
-
-
-class StreamArrays(NamedTuple):
-    """A stream cut into arrivals; every label is the true one.
-
-    Attributes:
-      initial_features: ``[N0, *S]`` float32.
-      initial_labels: ``[N0]`` int32.
-      features: ``[T, N, *S]`` float32.
-      labels: ``[T, N]`` int32.
-      test_features: ``[Q, *S]`` float32.
-      test_labels: ``[Q]`` int32.
-    """
-
-    initial_features: Array
-    initial_labels: Array
-    features: Array
-    labels: Array
-    test_features: Array
-    test_labels: Array
-
-
-class _Runs(NamedTuple):
-    """The vmapped axis of one group: R runs, in the order scheme, rate, seed."""
-
-    selection: PyTree  # [R, ...] parameters of `selections.switch`
-    noise: PyTree  # [R] parameters of the noise
-    noise_key: PRNGKey  # [R]
-    init_key: PRNGKey  # [R], or one for all
-    order_key: PRNGKey  # [R], or one for all
-
-
-class _Carry(NamedTuple):
-    shared: Shared
-    world: stream.World
-    groups: tuple[PerSeed, ...]
 
 
 class Sweep(NamedTuple):
@@ -110,187 +72,6 @@ class Sweep(NamedTuple):
     run: Callable[..., SweepResult]
 
 
-def _run_axes(random_model: bool) -> _Runs:
-    model = 0 if random_model else None
-    return _Runs(0, 0, 0, model, model)  # type: ignore[arg-type]
-
-
-class _Compiled:
-    """A jitted function compiled ahead of time, once for each set of shapes."""
-
-    def __init__(self, function: Callable, **options: Any) -> None:
-        self._jitted = jax.jit(function, **options)
-        self._compiled: dict[Any, Any] = {}
-        self.seconds = 0.0
-
-    def lowered(self, *args):
-        """For a look at the program (its memory, say) without running it."""
-        return self._jitted.lower(*args)
-
-    def __call__(self, *args):
-        leaves, tree = jax.tree.flatten(args)
-        key = (tree, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
-        if key not in self._compiled:
-            begin = time.perf_counter()
-            self._compiled[key] = self.lowered(*args).compile()
-            self.seconds += time.perf_counter() - begin
-        return self._compiled[key](*args)
-
-
-class _Program(NamedTuple):
-    begin: _Compiled
-    advance: _Compiled
-    finish: _Compiled
-
-
-@functools.cache
-def _program(
-    algos: tuple[Rad, ...], noise: Noise, alpha: str, random_model: bool
-) -> _Program:
-    """The compiled parts of a sweep; the same arguments give the same object."""
-    widest = max(algos, key=lambda algo: len(algo.learners))
-    axes = _run_axes(random_model)
-
-    def over_runs(function, shared_args: int):
-        """Vmaps ``function(runs, *shared, per_seed)`` over the runs of a group."""
-        return jax.vmap(function, in_axes=(axes, *[None] * shared_args, 0))
-
-    def begin(keys: Keys, data: StreamArrays, params, runs: tuple[_Runs, ...]):
-        """Stores and learns the clean batch."""
-        size = data.initial_labels.shape[0]
-        shared, arrival = widest.start(
-            keys,
-            data.initial_features,
-            jnp.ones(size, bool),
-            jnp.arange(size, dtype=jnp.int32),
-            data.initial_labels,
-        )
-        world = stream.open_world(
-            widest,
-            shared,
-            arrival,
-            data.initial_labels,
-            data.test_features,
-            data.test_labels,
-        )
-
-        def one_run(algo, run: _Runs, params: Params):
-            mine = shared._replace(order_key=run.order_key)
-            per_seed = algo.init_seed(
-                mine,
-                arrival,
-                data.initial_labels,
-                run.init_key,
-                params._replace(selection=run.selection),
-            )
-            per_seed, figures = stream.evaluate(algo, mine, per_seed, world, alpha)
-            return per_seed, figures | {"realised_noise": jnp.nan}
-
-        groups, figures = [], []
-        for algo, group_params, group_runs in zip(algos, params, runs, strict=True):
-            per_seed, figure = jax.vmap(
-                functools.partial(one_run, algo), in_axes=(axes, None)
-            )(group_runs, group_params)
-            groups.append(per_seed)
-            figures.append(figure)
-        return _Carry(shared, world, tuple(groups)), tuple(figures)
-
-    def arrival_step(index, carry: _Carry, data: StreamArrays, runs):
-        features, labels = data.features[index], data.labels[index]
-        size = labels.shape[0]
-        shared, arrival = widest.observe(
-            carry.shared,
-            features,
-            jnp.ones(size, bool),
-            data.initial_labels.shape[0] + index * size + jnp.arange(size),
-        )
-        world = stream.extend_world(widest, carry.world, shared, arrival, labels)
-        groups, figures = [], []
-        for algo, group_runs, per_seed in zip(algos, runs, carry.groups, strict=True):
-
-            def one_run(run: _Runs, per_seed: PerSeed, algo=algo):
-                mine = shared._replace(order_key=run.order_key)
-                return stream.arrive(
-                    algo,
-                    noise,
-                    mine,
-                    per_seed,
-                    arrival,
-                    world,
-                    labels,
-                    run.noise,
-                    run.noise_key,
-                    alpha=alpha,
-                )
-
-            per_seed, figure = over_runs(one_run, 0)(group_runs, per_seed)
-            groups.append(per_seed)
-            figures.append(figure)
-        return _Carry(shared, world, tuple(groups)), tuple(figures)
-
-    def advance(carry: _Carry, history, data: StreamArrays, runs, first, count):
-        """`count` arrivals from `first` on; their figures in rows 0.. of history."""
-
-        def body(i, carry_and_history):
-            carry, history = carry_and_history
-            carry, figures = arrival_step(first + i, carry, data, runs)
-            history = jax.tree.map(
-                lambda rows, row: rows.at[i].set(row.astype(rows.dtype)),
-                history,
-                figures,
-            )
-            return carry, history
-
-        return jax.lax.fori_loop(0, count, body, (carry, history))
-
-    def finish(carry: _Carry, runs):
-        """Confusion matrices of the final predictions."""
-
-        def one_run(algo, run, per_seed):
-            mine = carry.shared._replace(order_key=run.order_key)
-            probs = algo.probabilities(mine, per_seed, carry.world.test)
-            label = carry.world.test_set.label
-            return tuple(
-                metrics.confusion(predicted, label, algo.num_classes)
-                for predicted in (
-                    classify(per_seed, probs),
-                    jnp.argmax(probs[-1], axis=-1),
-                )
-            )
-
-        return tuple(
-            over_runs(functools.partial(one_run, algo), 0)(group_runs, per_seed)
-            for algo, group_runs, per_seed in zip(
-                algos, runs, carry.groups, strict=True
-            )
-        )
-
-    return _Program(
-        _Compiled(begin),
-        _Compiled(advance, donate_argnums=(0, 1)),
-        _Compiled(finish),
-    )
-
-
-def _unalias(tree: PyTree) -> PyTree:
-    """Copies leaves that share a buffer, which could not be donated twice."""
-    seen: set[int] = set()
-
-    def own(leaf):
-        raw = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-        pointer = raw.unsafe_buffer_pointer()
-        if pointer in seen:
-            return jnp.copy(leaf)
-        seen.add(pointer)
-        return leaf
-
-    return jax.tree.map(own, tree)
-
-
-def _is_key(leaf) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _make_runs(
     arms: Sequence[Arm],
     scheme: SelectionScheme,
@@ -299,7 +80,7 @@ def _make_runs(
     num_seeds: int,
     key: PRNGKey,
     randomness: str,
-) -> _Runs:
+) -> Runs:
     """Lays out the runs of one group; seed s of every scheme has the same noise."""
     shape = (len(arms), len(rates), num_seeds)
     arm, rate, seed = (grid.ravel() for grid in np.indices(shape))
@@ -316,7 +97,7 @@ def _make_runs(
         lambda x: jnp.broadcast_to(jnp.asarray(x), (num_runs, *jnp.shape(x))),
         scheme.params["members"],
     )
-    return _Runs(
+    return Runs(
         selection={"index": jnp.asarray(arm, jnp.int32), "members": members},
         noise=noise.params
         | {"rate": jnp.asarray(np.asarray(rates)[rate], jnp.float32)},
@@ -432,8 +213,8 @@ def prepare(
                 randomness,
             )
         )
-    program = _program(
-        tuple(algo._replace(init=None, params=None) for algo in algos),  # type: ignore[arg-type]
+    program = make_program(
+        tuple(algo.engine for algo in algos),
         noise._replace(params=None),
         alpha,
         randomness != "fixed_model",
@@ -445,7 +226,7 @@ def prepare(
     num_steps = sum(
         len(group) * per_run * learner.steps(i)
         for group, algo in zip(groups, algos, strict=True)
-        for learner in algo.learners
+        for learner in algo.engine.learners
         for i in range(1, num_arrivals + 1)
     )
     estimate = _estimate(arrays, spec, groups, algos, per_run)
@@ -455,7 +236,7 @@ def prepare(
         begin_time = time.perf_counter()
         on_device = StreamArrays(*(jnp.asarray(x) for x in arrays))
         carry, first = program.begin(keys, on_device, params, tuple(runs))
-        carry = _unalias(carry)
+        carry = unalias(carry)
         rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]
         segment = max(1, num_arrivals // 50)
         done = 0
@@ -507,7 +288,7 @@ def prepare(
     )
 
 
-def _compile_seconds(program: _Program) -> float:
+def _compile_seconds(program: Program) -> float:
     return sum(part.seconds for part in program)
 
 
@@ -528,14 +309,14 @@ def _estimate(arrays: StreamArrays, spec: Spec, groups, algos, per_run: int) -> 
     preparations = {
         learner.preparation
         for algo in algos
-        for learner in algo.learners
+        for learner in algo.engine.learners
         if learner.preparation is not None
     }
     shared += sum(p.bytes(num_queries) for p in preparations)
     runs = 0
     for group, algo in zip(groups, algos, strict=True):
         one = spec.capacity * 5 + sum(
-            learner.bytes(spec, num_queries) for learner in algo.learners
+            learner.bytes(spec, num_queries) for learner in algo.engine.learners
         )
         runs += len(group) * per_run * one
     return shared + runs

@@ -23,7 +23,7 @@ class CentroidModel(NamedTuple):
     """
 
     mean: Array
-    count: Array
+    count: Array  # type: ignore[assignment]
     variance: Array
 
 

@@ -89,7 +89,7 @@ def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Ar
     value, index = smallest(jnp.where(valid[None, :], relative, jnp.inf), k)
     distance2 = jnp.sum(jnp.square(queries[:, None, :] - rows[index]), axis=-1)
     ended = jnp.isinf(value)
-    return jax.lax.sort(
+    distance2, index = jax.lax.sort(
         (
             jnp.where(ended, jnp.inf, distance2),
             jnp.where(ended, rows.shape[0], index).astype(jnp.int32),
@@ -97,9 +97,11 @@ def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Ar
         dimension=1,
         num_keys=2,
     )
+    return distance2, index
 
 
-def _block_size(num_rows: int, width: int, k: int) -> int:
+def _block_size(rows: Array, k: int) -> int:
+    num_rows, width = rows.shape
     return max(1, _BLOCK_FLOATS // (num_rows + k * width))
 
 
@@ -127,7 +129,7 @@ def neighbour_lists(num_candidates: int) -> Preparation:
         distance2, slot = _blocks(
             lambda queries: search(queries, rows, memory.valid, k),
             flat(features),
-            _block_size(*rows.shape, k),
+            _block_size(rows, k),
         )
         short = ((0, 0), (0, num_candidates - k))
         slot = jnp.pad(slot, short, constant_values=memory.capacity)
@@ -143,7 +145,7 @@ def neighbour_lists(num_candidates: int) -> Preparation:
         distance2, index = _blocks(
             lambda queries: search(queries, rows, stored, k),
             flat(features),
-            _block_size(*rows.shape, k),
+            _block_size(rows, k),
         )
         slot = slots.at[index].get(mode="fill", fill_value=memory.capacity)
         merged_distance2, merged_slot = jax.lax.sort(

@@ -30,7 +30,7 @@ class _Found(NamedTuple):
 
     label: Array  # [Q, k] int, -1 for none yet
     distance2: Array  # [Q, k] float32
-    count: Array  # [Q] int32
+    count: Array  # type: ignore[assignment]  # [Q] int32
 
 
 def _walk(model: KNNModel, lists: nearest.NeighbourLists, k: int) -> _Found:

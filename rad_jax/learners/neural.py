@@ -174,7 +174,8 @@ def _functions(
         del params, memory
         module = make_module(spec.num_classes)
         features = queries.features.astype(jnp.float32)
-        return jax.nn.softmax(module.apply({"params": model.weights}, features))
+        logits = jnp.asarray(module.apply({"params": model.weights}, features))
+        return jax.nn.softmax(logits)
 
     def nbytes(spec: Spec, num_queries: int) -> int:
         model = jax.eval_shape(

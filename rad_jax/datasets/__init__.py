@@ -1,0 +1,16 @@
+"""Data sets: loaders, and what makes a stream of batches of them."""
+
+from rad_jax.datasets import digits, google_cluster
+from rad_jax.datasets.base import DataError, Dataset
+from rad_jax.datasets.scaling import Standardizer
+from rad_jax.datasets.split import StreamData, split
+
+__all__ = [
+    "DataError",
+    "Dataset",
+    "Standardizer",
+    "StreamData",
+    "digits",
+    "google_cluster",
+    "split",
+]

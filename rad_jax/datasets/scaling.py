@@ -1,0 +1,113 @@
+"""Features brought to zero mean and unit variance, by the clean rows alone."""
+
+import dataclasses
+import math
+from typing import Self
+
+import numpy as np
+
+from rad_jax.datasets.base import DataError
+
+#: A column is nearly constant if its standard deviation is at most this fraction of
+#: its mean's magnitude, …
+RELATIVE_STD = 1e-6
+#: … or if fewer rows than the greater of these differ from its most common value.
+MIN_VARYING_ROWS = 5
+MIN_VARYING_FRACTION = 0.02
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Standardizer:
+    """Subtracts a mean from each column and divides it by a scale.
+
+    Attributes:
+      mean: ``[D]`` float64, in the units of the features.
+      scale: ``[D]`` float64, > 0, in the units of the features.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def fit(cls, features: np.ndarray) -> Self:
+        """Takes mean and standard deviation (the population's) of each column.
+
+        A column that is constant or nearly so in a small set tells nothing about its
+        spread in the stream: a pixel that is 0 in 199 rows of 200 and 1 in the other
+        has standard deviation 0.07, and its later values up to 16 would become 226.
+        Such a column is scaled by 1, or by its standard deviation where that exceeds
+        1 (so that a rare byte count of 10^6 stays in bounds, too). A column is taken
+        to be nearly constant if
+
+        - its standard deviation is at most `RELATIVE_STD` times its mean's magnitude
+          (rounding noise on a constant is), or
+        - fewer than max(`MIN_VARYING_ROWS`, `MIN_VARYING_FRACTION` n) of its n values
+          differ from its most common value. (So it is every column, if n is 5 or less.)
+
+        On digits with 200 clean rows, in the median over 20 shuffles, this lowers the
+        greatest magnitude in the remaining rows from 40 to 20.
+
+        Args:
+          features: ``[n, D]``, n >= 1, finite; computed with in float64.
+
+        Returns:
+          The scaling for features of width D.
+
+        Raises:
+          DataError: `features` is not of rank 2, has no row, is not finite, or has
+            values so large that their variance is not finite.
+        """
+        features = np.asarray(features, np.float64)
+        if features.ndim != 2 or not len(features):
+            raise DataError(
+                f"features to fit a scaling to have shape {features.shape}; [n, D] "
+                "with n >= 1 is needed"
+            )
+        _check_finite("features to fit a scaling to", features)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, std = features.mean(axis=0), features.std(axis=0)
+        _check_finite("mean and standard deviation", np.stack([mean, std]))
+        rows = len(features)
+        needed = max(MIN_VARYING_ROWS, math.ceil(MIN_VARYING_FRACTION * rows))
+        modes = [np.unique(c, return_counts=True)[1].max() for c in features.T]
+        varying = rows - np.array(modes, np.int64)
+        nearly_constant = (std <= RELATIVE_STD * np.abs(mean)) | (varying < needed)
+        return cls(mean, np.where(nearly_constant, np.maximum(std, 1.0), std))
+
+    def transform(self, features: np.ndarray) -> np.ndarray:
+        """Scales rows in float64, and only then rounds them to float32.
+
+        Values near 1.5e9 (epoch seconds) that differ by less than 128 would be equal
+        if rounded first.
+
+        Args:
+          features: ``[..., D]``, rows with the columns that the scaling was fit to.
+
+        Returns:
+          ``[..., D]`` float32, finite.
+
+        Raises:
+          DataError: The last axis is not D wide, or a result is not finite in float32.
+        """
+        features = np.asarray(features, np.float64)
+        (width,) = self.mean.shape
+        if features.ndim < 1 or features.shape[-1] != width:
+            raise DataError(
+                f"features to scale have shape {features.shape}; the scaling was fit "
+                f"to {width} columns, so [..., {width}] is needed"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = ((features - self.mean) / self.scale).astype(np.float32)
+        _check_finite("scaled features", scaled)
+        return scaled
+
+
+def _check_finite(what: str, values: np.ndarray) -> None:
+    """Raises DataError, with the first column concerned, unless all are finite."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        place = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise DataError(
+            f"{what} must be finite (in {values.dtype}); at {place}, column "
+            f"{place[-1]}, stands {values[place]}"
+        )

@@ -1,0 +1,398 @@
+"""RAD in parts: what follows from features alone, and what follows from labels.
+
+`start`, `observe`, `track` and `extend` yield `Shared`, once for all seeds; the others
+yield the `PerSeed` of one seed. `rad_jax.rad` puts both together for users, and
+`rad_jax.sweep` vmaps the second kind.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from rad_jax import ensemble, memory
+from rad_jax.state import Arrival, Info, Params, PerSeed, Shared
+from rad_jax.types import (
+    LABEL_DTYPE,
+    UNLABELLED,
+    Array,
+    Evidence,
+    Examples,
+    Expert,
+    Keys,
+    Learner,
+    PRNGKey,
+    Queries,
+    RowStatus,
+    SelectionScheme,
+    Spec,
+)
+from rad_jax.validation import accuracy, stratified_split
+
+# What keys are folded with. A single model is a classifier: it trains as C would.
+_LABEL_MODEL, _CLASSIFIER, _TIES, _SPLIT, _EXPERT = range(5)
+
+
+class Engine(NamedTuple):
+    """The parts of the algorithm.
+
+    Seed-free:
+      start: ``(keys, features [N, *S], valid [N], row_id [N], label [N]) -> (shared,
+        arrival)``; the labels are the clean ones, for the validation split.
+      observe: ``(shared, features, valid, row_id) -> (shared, arrival)``.
+      track: ``(shared, features [Q, *S]) -> queries``, to be classified again and
+        again as rows arrive.
+      extend: ``(queries, shared, arrival) -> queries`` after `observe`.
+
+    Of one seed:
+      init_seed: ``(shared, arrival, label [N], init_key, params) -> per_seed``.
+      judge_seed: ``(shared, per_seed, arrival, label [N], true_label) -> (per_seed,
+        info)``; `true_label` is looked at only by a scheme that declares it.
+      answer_seed: ``(per_seed, slots [Q], label [Q]) -> per_seed``; slots out of
+        range and negative labels are passed over.
+      ask_seed: ``(shared, per_seed, arrival, info, true_label) -> per_seed``: the
+        simulated expert answers.
+      learn_seed: ``(shared, per_seed) -> per_seed``.
+      probabilities: ``(shared, per_seed, queries) -> (probs [Q, K], ...)``, L's first.
+
+    Facts:
+      learners: without parameters, L before C; one entry if L and C are one model.
+      num_classes: K.
+      memory_capacity: M.
+    """
+
+    start: Callable[..., tuple[Shared, Arrival]]
+    observe: Callable[..., tuple[Shared, Arrival]]
+    track: Callable[[Shared, Array], Queries]
+    extend: Callable[[Queries, Shared, Arrival], Queries]
+    init_seed: Callable[..., PerSeed]
+    judge_seed: Callable[..., tuple[PerSeed, Info]]
+    answer_seed: Callable[[PerSeed, Array, Array], PerSeed]
+    ask_seed: Callable[..., PerSeed]
+    learn_seed: Callable[[Shared, PerSeed], PerSeed]
+    probabilities: Callable[..., tuple[Array, ...]]
+    learners: tuple[Learner, ...]
+    num_classes: int
+    memory_capacity: int
+
+
+def classify(per_seed: PerSeed, probs: tuple[Array, ...]) -> Array:
+    """Predicted classes: the ensemble's, or the single model's.
+
+    Args:
+      per_seed: for the accuracies that weigh the models.
+      probs: ``[Q, K]`` of each model, L's first.
+
+    Returns:
+      ``[Q]`` int32.
+    """
+    if len(probs) == 1:
+        return jnp.argmax(probs[0], axis=-1).astype(jnp.int32)
+    return ensemble.combine(*probs, *per_seed.alpha)
+
+
+def _shared_parts(
+    learners: tuple[Learner, ...], capacity: int, validation_fraction: float
+):
+    preparations = {
+        learner.preparation.name: learner.preparation
+        for learner in learners
+        if learner.preparation is not None
+    }
+
+    def track(shared: Shared, features: Array) -> Queries:
+        return _prepare(shared.memory, features)
+
+    def _prepare(store: memory.Memory, features: Array) -> Queries:
+        prepared = {name: p.build(store, features) for name, p in preparations.items()}
+        return Queries(features, prepared)
+
+    def extend(queries: Queries, shared: Shared, arrival: Arrival) -> Queries:
+        prepared = {
+            name: p.extend(
+                queries.prepared[name],
+                queries.features,
+                shared.memory,
+                arrival.slots,
+                arrival.valid,
+            )
+            for name, p in preparations.items()
+        }
+        return queries._replace(prepared=prepared)
+
+    def start(
+        keys: Keys, features: Array, valid: Array, row_id: Array, label: Array
+    ) -> tuple[Shared, Arrival]:
+        size = features.shape[0]
+        num_validation = round(validation_fraction * size)
+        if num_validation >= size:
+            raise ValueError(
+                f"the clean batch has {size} rows, of which {num_validation} validate: "
+                "none is left to train on"
+            )
+        training, held_out = stratified_split(
+            jax.random.fold_in(keys.order, _SPLIT), label, valid, num_validation
+        )
+        empty = memory.empty(capacity, features.shape[1:], features.dtype)
+        index = jnp.zeros((), jnp.int32)
+        store, slots = memory.write(
+            empty, features[training], row_id[training], valid[training], index
+        )
+        shared = Shared(
+            memory=store,
+            arrival=index,
+            order_key=keys.order,
+            validation=_prepare(store, features[held_out]),
+            validation_label=label[held_out],
+            validation_valid=valid[held_out],
+        )
+        stored = jnp.full(size, capacity, jnp.int32).at[training].set(slots)
+        return shared, Arrival(Queries(features, {}), valid, stored)
+
+    def observe(
+        shared: Shared, features: Array, valid: Array, row_id: Array
+    ) -> tuple[Shared, Arrival]:
+        queries = _prepare(shared.memory, features)  # against what was there before
+        index = shared.arrival + 1
+        store, slots = memory.write(shared.memory, features, row_id, valid, index)
+        arrival = Arrival(queries, valid, slots)
+        shared = shared._replace(memory=store, arrival=index)
+        validation = extend(shared.validation, shared, arrival)
+        return shared._replace(validation=validation), arrival
+
+    return start, observe, track, extend
+
+
+def _model_parts(
+    learners: tuple[Learner, ...], num_classes: int, capacity: int, calibrate: bool
+):
+    roles = (_CLASSIFIER,) if len(learners) == 1 else (_LABEL_MODEL, _CLASSIFIER)
+
+    def spec_of(shared: Shared) -> Spec:
+        return Spec(shared.memory.features.shape[1:], num_classes, capacity)
+
+    def make(shared: Shared, init_key: PRNGKey, params: Params) -> tuple:
+        return tuple(
+            learner.init(spec_of(shared), p, jax.random.fold_in(init_key, role))
+            for learner, p, role in zip(learners, params.models, roles, strict=True)
+        )
+
+    def probabilities(
+        shared: Shared, per_seed: PerSeed, queries: Queries
+    ) -> tuple[Array, ...]:
+        out = []
+        for i, learner in enumerate(learners):
+            probs = learner.predict_proba(
+                spec_of(shared),
+                per_seed.params.models[i],
+                per_seed.models[i],
+                shared.memory,
+                queries,
+            )
+            chex.assert_shape(probs, (queries.features.shape[0], num_classes))
+            if calibrate:
+                probs = ensemble.apply_temperature(probs, per_seed.temperature[i])
+            out.append(probs)
+        return tuple(out)
+
+    def measure(shared: Shared, per_seed: PerSeed) -> PerSeed:
+        """Accuracies (and temperatures) on the validation rows."""
+        label, valid = shared.validation_label, shared.validation_valid
+        if not label.shape[0]:
+            return per_seed
+        if calibrate:
+            raw = probabilities(
+                shared,
+                per_seed._replace(temperature=jnp.ones(len(learners))),
+                shared.validation,
+            )
+            weight = valid.astype(jnp.float32)
+            fitted = [ensemble.fit_temperature(p, label, weight) for p in raw]
+            per_seed = per_seed._replace(temperature=jnp.stack(fitted))
+        probs = probabilities(shared, per_seed, shared.validation)
+        latest = jnp.stack([accuracy(p, label, valid) for p in probs])
+        return per_seed._replace(alpha_latest=latest)
+
+    def fit(shared: Shared, per_seed: PerSeed) -> PerSeed:
+        status = per_seed.status
+        trained_on = (status == RowStatus.KEPT) | (status == RowStatus.VERIFIED)
+        examples = Examples(
+            features=shared.memory.features,
+            row_id=shared.memory.row_id,
+            valid=shared.memory.valid,
+            arrival=shared.arrival,
+            label=per_seed.label,
+            weight=trained_on.astype(jnp.float32),
+        )
+        arrival_key = jax.random.fold_in(shared.order_key, shared.arrival)
+        models = tuple(
+            learner.fit(
+                spec_of(shared),
+                params,
+                model,
+                examples,
+                init_key=jax.random.fold_in(per_seed.init_key, role),
+                order_key=jax.random.fold_in(arrival_key, role),
+            )
+            for learner, params, model, role in zip(
+                learners, per_seed.params.models, per_seed.models, roles, strict=True
+            )
+        )
+        return per_seed._replace(models=models)
+
+    return make, probabilities, measure, fit
+
+
+@functools.cache
+def build(
+    learners: tuple[Learner, ...],
+    scheme: SelectionScheme,
+    expert: Expert,
+    num_classes: int,
+    capacity: int,
+    validation_fraction: float,
+    calibrate: bool,
+) -> Engine:
+    """The parts; cached, so that equal arguments share compiled code.
+
+    Args:
+      learners: without parameters, L before C.
+      scheme: without parameters.
+      expert: without parameters.
+      num_classes: K.
+      capacity: M.
+      validation_fraction: share of the clean batch held out.
+      calibrate: whether temperatures are fitted.
+    """
+    start, observe, track, extend = _shared_parts(
+        learners, capacity, validation_fraction
+    )
+    make, probabilities, measure, fit = _model_parts(
+        learners, num_classes, capacity, calibrate
+    )
+
+    def init_seed(
+        shared: Shared,
+        arrival: Arrival,
+        label: Array,
+        init_key: PRNGKey,
+        params: Params,
+    ) -> PerSeed:
+        def column(values, fill, dtype):
+            empty = jnp.full(capacity, fill, dtype)
+            return empty.at[arrival.slots].set(values.astype(dtype), mode="drop")
+
+        labelled = label != UNLABELLED
+        status = jnp.where(labelled, RowStatus.VERIFIED, RowStatus.DROPPED)
+        params = jax.tree.map(jnp.asarray, params)
+        per_seed = PerSeed(
+            given=column(label, UNLABELLED, LABEL_DTYPE),
+            label=column(label, UNLABELLED, LABEL_DTYPE),
+            status=column(status, RowStatus.DROPPED, jnp.int8),
+            models=make(shared, init_key, params),
+            alpha=jnp.ones(len(learners)),
+            alpha_latest=jnp.ones(len(learners)),
+            temperature=jnp.ones(len(learners)),
+            selection=scheme.init(params.selection),
+            init_key=init_key,
+            params=params,
+        )
+        per_seed = measure(shared, fit(shared, per_seed))
+        return per_seed._replace(alpha=per_seed.alpha_latest)
+
+    def judge_seed(
+        shared: Shared,
+        per_seed: PerSeed,
+        arrival: Arrival,
+        label: Array,
+        true_label: Array | None = None,
+    ) -> tuple[PerSeed, Info]:
+        chex.assert_equal_shape((label, arrival.valid))
+        probs = probabilities(shared, per_seed, arrival.queries)
+        seen = jnp.full_like(label, UNLABELLED)
+        if scheme.uses_true_labels:
+            if true_label is None:
+                raise ValueError(
+                    "true_label is needed by this selection scheme (oracle_selection "
+                    "is a reference for simulations)"
+                )
+            seen = true_label
+        key = jax.random.fold_in(shared.order_key, shared.arrival)
+        chosen, selection_state = scheme.apply(
+            per_seed.params.selection,
+            per_seed.selection,
+            Evidence(probs[0], probs[-1], label, arrival.valid, seen),
+            key=jax.random.fold_in(key, _TIES),
+        )
+        query = chosen.query & arrival.valid
+        keep = chosen.keep & arrival.valid & ~query
+        kept_or_not = jnp.where(keep, RowStatus.KEPT, RowStatus.DROPPED)
+        status = jnp.where(query, RowStatus.PENDING, kept_or_not)
+
+        def store(column, values):
+            values = values.astype(column.dtype)
+            return column.at[arrival.slots].set(values, mode="drop")
+
+        per_seed = per_seed._replace(
+            given=store(per_seed.given, label),
+            label=store(per_seed.label, chosen.label),
+            status=store(per_seed.status, status),
+            selection=selection_state,
+        )
+        row_id = shared.memory.row_id.at[arrival.slots].get(mode="fill", fill_value=-1)
+        info = Info(
+            label_probs=probs[0],
+            class_probs=probs[-1],
+            keep=keep,
+            query=query,
+            label=chosen.label,
+            row_id=row_id,
+            overflow=shared.memory.overflow,
+        )
+        return per_seed, info
+
+    def answer_seed(per_seed: PerSeed, slots: Array, label: Array) -> PerSeed:
+        slots = jnp.where(label >= 0, slots, capacity)
+        verified = jnp.full(slots.shape, RowStatus.VERIFIED, per_seed.status.dtype)
+        answers = label.astype(per_seed.label.dtype)
+        return per_seed._replace(
+            label=per_seed.label.at[slots].set(answers, mode="drop"),
+            status=per_seed.status.at[slots].set(verified, mode="drop"),
+        )
+
+    def ask_seed(
+        shared: Shared,
+        per_seed: PerSeed,
+        arrival: Arrival,
+        info: Info,
+        true_label: Array,
+    ) -> PerSeed:
+        key = jax.random.fold_in(shared.order_key, shared.arrival)
+        answers = expert.answer(
+            per_seed.params.expert, true_label, key=jax.random.fold_in(key, _EXPERT)
+        )
+        answers = jnp.where(info.query, answers, UNLABELLED)
+        return answer_seed(per_seed, arrival.slots, answers)
+
+    def learn_seed(shared: Shared, per_seed: PerSeed) -> PerSeed:
+        per_seed = per_seed._replace(alpha=per_seed.alpha_latest)
+        return measure(shared, fit(shared, per_seed))
+
+    return Engine(
+        start=start,
+        observe=observe,
+        track=track,
+        extend=extend,
+        init_seed=init_seed,
+        judge_seed=judge_seed,
+        answer_seed=answer_seed,
+        ask_seed=ask_seed,
+        learn_seed=learn_seed,
+        probabilities=probabilities,
+        learners=learners,
+        num_classes=num_classes,
+        memory_capacity=capacity,
+    )

@@ -1,0 +1,242 @@
+"""The compiled parts of a sweep: start, advance by some arrivals, finish.
+
+Runs with two models and runs with one (RAD Slim) are two vmapped groups of the same
+program; they share features, neighbour lists and true labels.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rad_jax import metrics, stream
+from rad_jax.engine import Engine, classify
+from rad_jax.state import Params, PerSeed, Shared
+from rad_jax.types import Array, Keys, Noise, PRNGKey, PyTree
+
+
+class StreamArrays(NamedTuple):
+    """A stream cut into arrivals; every label is the true one.
+
+    Attributes:
+      initial_features: ``[N0, *S]`` float32.
+      initial_labels: ``[N0]`` int32.
+      features: ``[T, N, *S]`` float32.
+      labels: ``[T, N]`` int32.
+      test_features: ``[Q, *S]`` float32.
+      test_labels: ``[Q]`` int32.
+    """
+
+    initial_features: Array
+    initial_labels: Array
+    features: Array
+    labels: Array
+    test_features: Array
+    test_labels: Array
+
+
+class Runs(NamedTuple):
+    """The vmapped axis of one group: R runs, in the order scheme, rate, seed."""
+
+    selection: PyTree  # [R, ...] parameters of `selections.switch`
+    noise: PyTree  # [R] parameters of the noise
+    noise_key: PRNGKey  # [R]
+    init_key: PRNGKey  # [R], or one for all
+    order_key: PRNGKey  # [R], or one for all
+
+
+class Carry(NamedTuple):
+    """What goes from one arrival to the next: `PerSeed` of each group has R runs."""
+
+    shared: Shared
+    world: stream.World
+    groups: tuple[PerSeed, ...]
+
+
+def _run_axes(random_model: bool) -> Runs:
+    model = 0 if random_model else None
+    return Runs(0, 0, 0, model, model)  # type: ignore[arg-type]
+
+
+class Compiled:
+    """A jitted function compiled ahead of time, once for each set of shapes."""
+
+    def __init__(self, function: Callable, **options: Any) -> None:
+        self._jitted = jax.jit(function, **options)
+        self._compiled: dict[Any, Any] = {}
+        self.seconds = 0.0
+
+    def lowered(self, *args):
+        """For a look at the program (its memory, say) without running it."""
+        return self._jitted.lower(*args)
+
+    def __call__(self, *args):
+        """Runs it, compiling first if these shapes are new."""
+        leaves, tree = jax.tree.flatten(args)
+        key = (tree, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
+        if key not in self._compiled:
+            begin = time.perf_counter()
+            self._compiled[key] = self.lowered(*args).compile()
+            self.seconds += time.perf_counter() - begin
+        return self._compiled[key](*args)
+
+
+class Program(NamedTuple):
+    """The compiled parts; see `make_program`."""
+
+    begin: Compiled
+    advance: Compiled
+    finish: Compiled
+
+
+@functools.cache
+def make_program(
+    engines: tuple[Engine, ...], noise: Noise, alpha: str, random_model: bool
+) -> Program:
+    """The compiled parts of a sweep; the same arguments give the same object."""
+    widest = max(engines, key=lambda engine: len(engine.learners))
+    axes = _run_axes(random_model)
+
+    def over_runs(function, shared_args: int):
+        """Vmaps ``function(runs, *shared, per_seed)`` over the runs of a group."""
+        return jax.vmap(function, in_axes=(axes, *[None] * shared_args, 0))
+
+    def begin(keys: Keys, data: StreamArrays, params, runs: tuple[Runs, ...]):
+        """Stores and learns the clean batch."""
+        size = data.initial_labels.shape[0]
+        shared, arrival = widest.start(
+            keys,
+            data.initial_features,
+            jnp.ones(size, bool),
+            jnp.arange(size, dtype=jnp.int32),
+            data.initial_labels,
+        )
+        world = stream.open_world(
+            widest,
+            shared,
+            arrival,
+            data.initial_labels,
+            data.test_features,
+            data.test_labels,
+        )
+
+        def one_run(engine, run: Runs, params: Params):
+            mine = shared._replace(order_key=run.order_key)
+            per_seed = engine.init_seed(
+                mine,
+                arrival,
+                data.initial_labels,
+                run.init_key,
+                params._replace(selection=run.selection),
+            )
+            per_seed, figures = stream.evaluate(engine, mine, per_seed, world, alpha)
+            return per_seed, figures | {"realised_noise": jnp.nan}
+
+        groups, figures = [], []
+        for engine, group_params, group_runs in zip(engines, params, runs, strict=True):
+            per_seed, figure = jax.vmap(
+                functools.partial(one_run, engine), in_axes=(axes, None)
+            )(group_runs, group_params)
+            groups.append(per_seed)
+            figures.append(figure)
+        return Carry(shared, world, tuple(groups)), tuple(figures)
+
+    def arrival_step(index, carry: Carry, data: StreamArrays, runs):
+        features, labels = data.features[index], data.labels[index]
+        size = labels.shape[0]
+        shared, arrival = widest.observe(
+            carry.shared,
+            features,
+            jnp.ones(size, bool),
+            data.initial_labels.shape[0] + index * size + jnp.arange(size),
+        )
+        world = stream.extend_world(widest, carry.world, shared, arrival, labels)
+        groups, figures = [], []
+        for engine, group_runs, per_seed in zip(
+            engines, runs, carry.groups, strict=True
+        ):
+
+            def one_run(run: Runs, per_seed: PerSeed, engine=engine):
+                mine = shared._replace(order_key=run.order_key)
+                return stream.arrive(
+                    engine,
+                    noise,
+                    mine,
+                    per_seed,
+                    arrival,
+                    world,
+                    labels,
+                    run.noise,
+                    run.noise_key,
+                    alpha=alpha,
+                )
+
+            per_seed, figure = over_runs(one_run, 0)(group_runs, per_seed)
+            groups.append(per_seed)
+            figures.append(figure)
+        return Carry(shared, world, tuple(groups)), tuple(figures)
+
+    def advance(carry: Carry, history, data: StreamArrays, runs, first, count):
+        """`count` arrivals from `first` on; their figures in rows 0.. of history."""
+
+        def body(i, carry_and_history):
+            carry, history = carry_and_history
+            carry, figures = arrival_step(first + i, carry, data, runs)
+            history = jax.tree.map(
+                lambda rows, row: rows.at[i].set(row.astype(rows.dtype)),
+                history,
+                figures,
+            )
+            return carry, history
+
+        return jax.lax.fori_loop(0, count, body, (carry, history))
+
+    def finish(carry: Carry, runs):
+        """Confusion matrices of the final predictions."""
+
+        def one_run(engine, run, per_seed):
+            mine = carry.shared._replace(order_key=run.order_key)
+            probs = engine.probabilities(mine, per_seed, carry.world.test)
+            label = carry.world.targets.label
+            return tuple(
+                metrics.confusion(predicted, label, engine.num_classes)
+                for predicted in (
+                    classify(per_seed, probs),
+                    jnp.argmax(probs[-1], axis=-1),
+                )
+            )
+
+        return tuple(
+            over_runs(functools.partial(one_run, engine), 0)(group_runs, per_seed)
+            for engine, group_runs, per_seed in zip(
+                engines, runs, carry.groups, strict=True
+            )
+        )
+
+    return Program(
+        Compiled(begin),
+        Compiled(advance, donate_argnums=(0, 1)),
+        Compiled(finish),
+    )
+
+
+def unalias(tree: PyTree) -> PyTree:
+    """Copies leaves that share a buffer, which could not be donated twice."""
+    seen: set[int] = set()
+
+    def own(leaf):
+        raw = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        pointer = raw.unsafe_buffer_pointer()
+        if pointer in seen:
+            return jnp.copy(leaf)
+        seen.add(pointer)
+        return leaf
+
+    return jax.tree.map(own, tree)
+
+
+def _is_key(leaf) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
