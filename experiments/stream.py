@@ -143,6 +143,26 @@ def complete(config: Config) -> Config:
     )
 
 
+def load(config: Config) -> datasets.StreamData:
+    """The data set, cut into arrivals.
+
+    Args:
+      config: as `complete` returns it.
+
+    Raises:
+      ValueError: for sizes beyond the data, or files that cannot be read.
+    """
+    return datasets.split(
+        names.SOURCES[config.dataset].load(config.data_dir),
+        initial_size=config.initial_size or 0,
+        batch_size=config.batch_size or 0,
+        num_batches=config.num_batches,
+        test_size=config.test_size,
+        order=config.order,
+        seed=config.seed,
+    )
+
+
 def prepare(config: Config) -> sweep.Sweep:
     """Everything up to the run itself; all bad input is found here.
 
@@ -179,16 +199,7 @@ def prepare(config: Config) -> sweep.Sweep:
     ]
     for rate in config.noise_rates:
         names.NOISES[config.noise](rate)
-    source = names.SOURCES[config.dataset]
-    data = datasets.split(
-        source.load(config.data_dir),
-        initial_size=config.initial_size or 0,
-        batch_size=config.batch_size or 0,
-        num_batches=config.num_batches,
-        test_size=config.test_size,
-        order=config.order,
-        seed=config.seed,
-    )
+    data = load(config)
     return sweep.prepare(
         data,
         arms,
