@@ -29,6 +29,7 @@ from rad_jax.types import (
     RowStatus,
     SelectionScheme,
     Spec,
+    as_arrays,
 )
 from rad_jax.validation import accuracy, stratified_split
 
@@ -62,6 +63,7 @@ class Engine(NamedTuple):
       learners: without parameters, L before C; one entry if L and C are one model.
       num_classes: K.
       memory_capacity: M.
+      validation_fraction: share of the clean batch that is held out.
     """
 
     start: Callable[..., tuple[Shared, Arrival]]
@@ -77,6 +79,11 @@ class Engine(NamedTuple):
     learners: tuple[Learner, ...]
     num_classes: int
     memory_capacity: int
+    validation_fraction: float
+
+    def num_held_out(self, initial_size: int) -> int:
+        """Rows of a clean batch that validate."""
+        return round(self.validation_fraction * initial_size)
 
 
 def classify(per_seed: PerSeed, probs: tuple[Array, ...]) -> Array:
@@ -287,7 +294,7 @@ def build(
 
         labelled = label != UNLABELLED
         status = jnp.where(labelled, RowStatus.VERIFIED, RowStatus.DROPPED)
-        params = jax.tree.map(jnp.asarray, params)
+        params = as_arrays(params)
         per_seed = PerSeed(
             given=column(label, UNLABELLED, LABEL_DTYPE),
             label=column(label, UNLABELLED, LABEL_DTYPE),
@@ -395,4 +402,5 @@ def build(
         learners=learners,
         num_classes=num_classes,
         memory_capacity=capacity,
+        validation_fraction=validation_fraction,
     )

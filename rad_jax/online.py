@@ -128,7 +128,8 @@ class OnlineRad:
             "labels", labels, len(x), self._algo.engine.num_classes, missing=False
         )
         ids = self._take_ids(row_ids, len(x), fresh=True)
-        self._check_room(len(x), stored=0)
+        held_out = self._algo.engine.num_held_out(len(x))
+        self._check_room(len(x) - held_out, stored=0)
         batch = Batch(
             jnp.asarray(x), jnp.asarray(y), jnp.ones(len(x), bool), jnp.asarray(ids)
         )

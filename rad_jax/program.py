@@ -69,19 +69,36 @@ class Compiled:
         self._compiled: dict[Any, Any] = {}
         self.seconds = 0.0
 
-    def lowered(self, *args):
-        """For a look at the program (its memory, say) without running it."""
-        return self._jitted.lower(*args)
+    def eval_shape(self, *args):
+        """Shapes and dtypes of the results."""
+        return jax.eval_shape(self._jitted, *args)
+
+    def nbytes(self, *args) -> int:
+        """Bytes of arguments, results and temporaries, as the compiler plans them.
+
+        Args:
+          *args: arrays, or their shapes and dtypes; nothing is run.
+        """
+        planned = self._compile(*args).memory_analysis()
+        return (
+            planned.argument_size_in_bytes
+            + planned.output_size_in_bytes
+            + planned.temp_size_in_bytes
+            - planned.alias_size_in_bytes
+        )
 
     def __call__(self, *args):
         """Runs it, compiling first if these shapes are new."""
+        return self._compile(*args)(*args)
+
+    def _compile(self, *args):
         leaves, tree = jax.tree.flatten(args)
         key = (tree, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
         if key not in self._compiled:
             begin = time.perf_counter()
-            self._compiled[key] = self.lowered(*args).compile()
+            self._compiled[key] = self._jitted.lower(*args).compile()
             self.seconds += time.perf_counter() - begin
-        return self._compiled[key](*args)
+        return self._compiled[key]
 
 
 class Program(NamedTuple):

@@ -6,6 +6,7 @@ once; labels, masks and models are the vmapped axis. Schemes are an index on tha
 two vmapped groups of the same program.
 """
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from rad_jax import stream
 from rad_jax.memory import nbytes as memory_nbytes
 from rad_jax.program import Program, Runs, StreamArrays, make_program, unalias
 from rad_jax.rad import rad
+from rad_jax.state import Params
 from rad_jax.statistics import HISTORY_METRICS, SweepResult
 from rad_jax.types import (
     Expert,
@@ -27,8 +29,10 @@ from rad_jax.types import (
     Learner,
     Noise,
     PRNGKey,
+    PyTree,
     SelectionScheme,
     Spec,
+    as_arrays,
 )
 
 #: What differs between seeds, in the paper's words (SPEC 8).
@@ -58,7 +62,9 @@ class Sweep(NamedTuple):
       num_seeds: repetitions.
       num_arrivals: T.
       num_steps: gradient steps of all runs together.
-      estimated_bytes: memory on the device.
+      estimated_bytes: memory on the device, from the learners' own figures.
+      compiled_bytes: ``() -> int``, the same as the compiler plans it: arguments,
+        results and temporaries of the larger program, which it compiles first.
       run: ``(progress) -> SweepResult``; `progress(arrivals_done)` is called as it
         goes.
     """
@@ -69,6 +75,7 @@ class Sweep(NamedTuple):
     num_arrivals: int
     num_steps: int
     estimated_bytes: int
+    compiled_bytes: Callable[[], int]
     run: Callable[..., SweepResult]
 
 
@@ -94,8 +101,8 @@ def _make_runs(
     fixed_noise = randomness == "fixed_noise"
     random_model = randomness != "fixed_model"
     members = jax.tree.map(
-        lambda x: jnp.broadcast_to(jnp.asarray(x), (num_runs, *jnp.shape(x))),
-        scheme.params["members"],
+        lambda x: jnp.broadcast_to(x, (num_runs, *x.shape)),
+        as_arrays(scheme.params["members"]),
     )
     return Runs(
         selection={"index": jnp.asarray(arm, jnp.int32), "members": members},
@@ -219,7 +226,7 @@ def prepare(
         alpha,
         randomness != "fixed_model",
     )
-    params = tuple(algo.params._replace(selection=()) for algo in algos)
+    params = tuple(as_arrays(algo.params._replace(selection=())) for algo in algos)
     keys = Keys(jax.random.fold_in(key, 0), jax.random.fold_in(key, 1))
     spec = Spec(arrays.features.shape[2:], num_classes, capacity)
     per_run = len(rates) * num_seeds
@@ -231,49 +238,27 @@ def prepare(
     )
     estimate = _estimate(arrays, spec, groups, algos, per_run)
 
+    job = _Job(program, keys, arrays, params, tuple(runs))
+    shape = (len(arms), len(rates), num_seeds)
+
     def run(progress: Callable[[int], None] | None = None) -> SweepResult:
-        seconds_before = _compile_seconds(program)
-        begin_time = time.perf_counter()
-        on_device = StreamArrays(*(jnp.asarray(x) for x in arrays))
-        carry, first = program.begin(keys, on_device, params, tuple(runs))
-        carry = unalias(carry)
-        rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]
-        segment = max(1, num_arrivals // 50)
-        done = 0
-        while done < num_arrivals:
-            count = min(segment, num_arrivals - done)
-            history = jax.tree.map(
-                lambda x: jnp.zeros((segment, *x.shape), jnp.float32), first
-            )
-            carry, history = program.advance(
-                carry, history, on_device, tuple(runs), done, count
-            )
-            rows.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], history))
-            done += count
-            if progress is not None:
-                progress(done)
-        confusions = program.finish(carry, tuple(runs))
-        compile_seconds = _compile_seconds(program) - seconds_before
-        elapsed = time.perf_counter() - begin_time
-        history = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
-        shape = (len(arms), len(rates), num_seeds)
+        figures, confusions, seconds = _execute(job, progress)
+        compile_seconds, run_seconds = seconds
+        commonest = np.bincount(np.asarray(arrays.test_labels)).max()
         return SweepResult(
             schemes=tuple(arm.name for arm in arms),
             noise_rates=rates,
             seeds=tuple(range(num_seeds)),
             class_names=tuple(data.class_names),
             history={
-                name: _gather(groups, shape, [h[name].T for h in history])
+                name: _gather(groups, shape, [group[name].T for group in figures])
                 for name in HISTORY_METRICS
             },
             confusion=_gather(groups, shape, [c[0] for c in confusions]),
             classifier_confusion=_gather(groups, shape, [c[1] for c in confusions]),
-            majority_accuracy=float(
-                np.bincount(np.asarray(arrays.test_labels)).max()
-                / arrays.test_labels.size
-            ),
+            majority_accuracy=float(commonest / arrays.test_labels.size),
             compile_seconds=compile_seconds,
-            run_seconds=elapsed - compile_seconds,
+            run_seconds=run_seconds,
             config={},
         )
 
@@ -284,7 +269,70 @@ def prepare(
         num_arrivals=num_arrivals,
         num_steps=num_steps,
         estimated_bytes=estimate,
+        compiled_bytes=functools.partial(_compiled_bytes, job),
         run=run,
+    )
+
+
+class _Job(NamedTuple):
+    """A program and its arguments."""
+
+    program: Program
+    keys: Keys
+    arrays: StreamArrays
+    params: tuple[Params, ...]
+    runs: tuple[Runs, ...]
+
+    @property
+    def segment(self) -> int:
+        """Arrivals between two reports of progress."""
+        return max(1, self.arrays.labels.shape[0] // 50)
+
+
+def _empty_history(first: PyTree, segment: int) -> PyTree:
+    return jax.tree.map(lambda x: jnp.zeros((segment, *x.shape), jnp.float32), first)
+
+
+def _execute(job: _Job, progress: Callable[[int], None] | None):
+    """Runs all arrivals, some at a time.
+
+    Returns:
+      Figures ``[T + 1, R]`` by name and group; confusion matrices by group; seconds
+      of compilation and of the rest.
+    """
+    program = job.program
+    compiled_before = _compile_seconds(program)
+    begin_time = time.perf_counter()
+    data = StreamArrays(*(jnp.asarray(x) for x in job.arrays))
+    num_arrivals = data.labels.shape[0]
+    carry, first = program.begin(job.keys, data, job.params, job.runs)
+    carry = unalias(carry)
+    rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]
+    done = 0
+    while done < num_arrivals:
+        count = min(job.segment, num_arrivals - done)
+        history = _empty_history(first, job.segment)
+        carry, history = program.advance(carry, history, data, job.runs, done, count)
+        rows.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], history))
+        done += count
+        if progress is not None:
+            progress(done)
+    confusions = jax.device_get(program.finish(carry, job.runs))
+    elapsed = time.perf_counter() - begin_time
+    compile_seconds = _compile_seconds(program) - compiled_before
+    figures = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
+    return figures, confusions, (compile_seconds, elapsed - compile_seconds)
+
+
+def _compiled_bytes(job: _Job) -> int:
+    """Compiles, runs nothing, and asks the compiler what the programs take."""
+    data = StreamArrays(*(jnp.asarray(x) for x in job.arrays))
+    begin = (job.keys, data, job.params, job.runs)
+    carry, first = job.program.begin.eval_shape(*begin)
+    history = jax.eval_shape(lambda x: _empty_history(x, job.segment), first)
+    return max(
+        job.program.begin.nbytes(*begin),
+        job.program.advance.nbytes(carry, history, data, job.runs, 0, 1),
     )
 
 

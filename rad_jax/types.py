@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = jax.Array
 PRNGKey = jax.Array
@@ -25,6 +26,13 @@ UNLABELLED = -1
 #: Labels are stored by the million, once per seed: two bytes each.
 LABEL_DTYPE = jnp.int16
 MAX_CLASSES = 32_767
+
+
+def as_arrays(params: PyTree) -> PyTree:
+    """Numbers of any kind as arrays of a settled dtype (no weak types)."""
+    return jax.tree.map(
+        lambda x: x if isinstance(x, jax.Array) else jnp.asarray(np.asarray(x)), params
+    )
 
 
 class RowStatus(enum.IntEnum):

@@ -10,8 +10,13 @@ import jax.numpy as jnp
 from rad_jax.learners import nearest
 from rad_jax.types import LABEL_DTYPE, UNLABELLED, Array, Examples, Learner, Queries
 
-#: Queries that the exhaustive search takes at a time, and seed.
-_FALLBACK_ROWS = 8
+#: Distances that the exhaustive search holds at a time, for one seed.
+_FALLBACK_DISTANCES = 1 << 18
+
+
+def _fallback_rows(capacity: int, num_queries: int) -> int:
+    """Queries that the exhaustive search takes at a time."""
+    return max(1, min(8, num_queries, _FALLBACK_DISTANCES // capacity))
 
 
 class KNNModel(NamedTuple):
@@ -70,7 +75,7 @@ def _complete(
     needed = jnp.minimum(k, jnp.sum(votes, dtype=jnp.int32))
     missing = cut_off & (found.count < needed)
     rows = nearest.flat(memory.features)
-    size = min(_FALLBACK_ROWS, queries.shape[0])
+    size = _fallback_rows(rows.shape[0], queries.shape[0])
 
     def some(carry):
         return jnp.any(carry[0])
@@ -135,7 +140,8 @@ def _functions(k: int, weighting: str, num_candidates: int):
 
     def nbytes(spec, num_queries):
         voters = num_queries * (k * 12 + spec.num_classes * 4)
-        return spec.capacity * 2 + voters + _FALLBACK_ROWS * spec.capacity * 4
+        distances = _fallback_rows(spec.capacity, num_queries) * spec.capacity
+        return spec.capacity * 2 + voters + 3 * 4 * distances
 
     return init, fit, predict_proba, preparation, nbytes
 
