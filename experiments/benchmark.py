@@ -44,9 +44,10 @@ def seed_scaling(
     Returns:
       A dict for each number of seeds.
     """
+    data = stream.load(config)
     half = dataclasses.replace(config, steps_per_batch=config.steps_per_batch // 2)
     sweeps = {
-        (n, name): stream.prepare(dataclasses.replace(which, num_seeds=n))
+        (n, name): stream.prepare(dataclasses.replace(which, num_seeds=n), data)
         for n in seeds
         for name, which in (("all", config), ("half", half))
     }

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from absl import app, logging
 from rich.console import Console
 from rich.progress import (
@@ -163,11 +164,12 @@ def load(config: Config) -> datasets.StreamData:
     )
 
 
-def prepare(config: Config) -> sweep.Sweep:
+def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
     """Everything up to the run itself; all bad input is found here.
 
     Args:
       config: as `complete` returns it.
+      data: as `load` returns it.
 
     Raises:
       ValueError: for a value out of range.
@@ -199,7 +201,6 @@ def prepare(config: Config) -> sweep.Sweep:
     ]
     for rate in config.noise_rates:
         names.NOISES[config.noise](rate)
-    data = load(config)
     return sweep.prepare(
         data,
         arms,
@@ -222,26 +223,43 @@ def _available_bytes() -> int | None:
         return None
 
 
-def announce(config: Config, planned: sweep.Sweep, console: Console) -> None:
-    """Prints what a run is about to do, and what it takes."""
-    rates = len(planned.noise_rates)
-    console.print(
-        f"{config.dataset} ({config.order}): {config.initial_size:,} clean rows, then "
-        f"{planned.num_arrivals} arrivals of {config.batch_size:,}\n"
-        f"L = {config.label_model}, C = {config.classifier}, ensemble weighed by the "
-        f"accuracy on {config.alpha} rows\n"
-        f"{len(planned.arms)} schemes x {rates} noise rates x {planned.num_seeds} "
-        f"seeds = {len(planned.arms) * rates * planned.num_seeds:,} runs, "
-        f"{planned.num_steps:,} gradient steps, about "
-        f"{planned.estimated_bytes / 1e9:.2f} GB of memory",
-        highlight=False,
+def _size(num_bytes: float) -> str:
+    return (
+        f"{num_bytes / 1e6:,.0f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:.1f} GB"
     )
+
+
+def announce(
+    config: Config, data: datasets.StreamData, planned: sweep.Sweep, console: Console
+) -> None:
+    """Prints what a run is about to do, and what it takes."""
+    num_runs = len(planned.arms) * len(planned.noise_rates) * planned.num_seeds
+    num_rates, num_seeds = len(planned.noise_rates), planned.num_seeds
+    lines = [
+        f"{config.dataset} ({config.order}): {config.initial_size:,} clean rows, then "
+        f"{planned.num_arrivals} arrivals of {config.batch_size:,}; "
+        f"{len(data.test_labels):,} test rows",
+        f"L = {config.label_model}, C = {config.classifier}; the ensemble is weighed "
+        f"by accuracy on {config.alpha} rows",
+        f"{len(planned.arms)} schemes x {num_rates} noise rates x {num_seeds} seeds = "
+        f"{num_runs:,} runs, {planned.num_steps:,} gradient steps, about "
+        f"{_size(planned.estimated_bytes)} of memory; compiling comes first",
+    ]
+    absent = set(np.unique(data.labels)) - set(np.unique(data.initial_labels))
+    if absent:
+        classes = ", ".join(data.class_names[k] for k in sorted(absent))
+        lines.append(
+            f"note: no clean row is of class {classes}: L and C learn it only from "
+            "rows that selection keeps or an expert labels"
+        )
     available = _available_bytes()
     if available is not None and planned.estimated_bytes > available:
-        console.print(
-            f"[bold]That is more than the {available / 1e9:.1f} GB that are free: "
-            "lower --num_seeds, --schemes or --num_batches[/bold]"
+        lines.append(
+            f"warning: that is more than the {_size(available)} that are free; lower "
+            "--num_seeds, --schemes or --num_batches"
         )
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def run(config: Config, console: Console | None = None) -> SweepResult:
@@ -260,8 +278,9 @@ def run(config: Config, console: Console | None = None) -> SweepResult:
     console = console or Console(quiet=True)
     output_dir = check_output_dir(config.output_dir)
     config = complete(config)
-    planned = prepare(config)
-    announce(config, planned, console)
+    data = load(config)
+    planned = prepare(config, data)
+    announce(config, data, planned, console)
     with _progress(planned.num_arrivals, console) as on_progress:
         result = planned.run(on_progress)
     result.config = dataclasses.asdict(config)
