@@ -7,16 +7,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rad_jax.learners import nearest
+from rad_jax.learners import exhaustive, nearest
 from rad_jax.types import LABEL_DTYPE, UNLABELLED, Array, Examples, Learner, Queries
-
-#: Distances that the exhaustive search holds at a time, for one seed.
-_FALLBACK_DISTANCES = 1 << 18
-
-
-def _fallback_rows(capacity: int, num_queries: int) -> int:
-    """Queries that the exhaustive search takes at a time."""
-    return max(1, min(8, num_queries, _FALLBACK_DISTANCES // capacity))
 
 
 class KNNModel(NamedTuple):
@@ -75,27 +67,15 @@ def _complete(
     needed = jnp.minimum(k, jnp.sum(votes, dtype=jnp.int32))
     missing = cut_off & (found.count < needed)
     rows = nearest.flat(memory.features)
-    size = _fallback_rows(rows.shape[0], queries.shape[0])
-
-    def some(carry):
-        return jnp.any(carry[0])
-
-    def search_some(carry):
-        missing, label, distance2 = carry
-        chosen, which = jax.lax.top_k(missing.astype(jnp.int32), size)
-        near_distance2, near = nearest.search(queries[which], rows, votes, k)
-        near_label = model.label.at[near].get(mode="fill", fill_value=UNLABELLED)
-        redo = (chosen > 0)[:, None]
-        label = label.at[which].set(jnp.where(redo, near_label, label[which]))
-        distance2 = distance2.at[which].set(
-            jnp.where(redo, near_distance2, distance2[which])
-        )
-        return missing.at[which].set(False), label, distance2
-
-    _, label, distance2 = jax.lax.while_loop(
-        some, search_some, (missing, found.label, found.distance2)
+    reach = min(k, rows.shape[0])
+    label, distance2 = exhaustive.searcher(reach)(missing, model.label, queries, rows)
+    short = ((0, 0), (0, k - reach))
+    label = jnp.pad(label, short, constant_values=UNLABELLED)
+    distance2 = jnp.pad(distance2, short, constant_values=jnp.inf)
+    return found._replace(
+        label=jnp.where(missing[:, None], label, found.label),
+        distance2=jnp.where(missing[:, None], distance2, found.distance2),
     )
-    return found._replace(label=label, distance2=distance2)
 
 
 def _vote(found: _Found, weighting: str, num_classes: int) -> Array:
@@ -140,8 +120,7 @@ def _functions(k: int, weighting: str, num_candidates: int):
 
     def nbytes(spec, num_queries):
         voters = num_queries * (k * 12 + spec.num_classes * 4)
-        distances = _fallback_rows(spec.capacity, num_queries) * spec.capacity
-        return spec.capacity * 2 + voters + 3 * 4 * distances
+        return spec.capacity * (2 + 4) + voters
 
     return init, fit, predict_proba, preparation, nbytes
 
