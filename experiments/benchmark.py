@@ -188,7 +188,7 @@ def run(
 def main(argv: Sequence[str]) -> None:
     """Runs the benchmark that the flags describe."""
     if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
+        sys.exit(f"error: unknown arguments: {' '.join(argv[1:])}")
     logging.set_verbosity(logging.WARNING)
     try:
         seeds = [int(n) for n in absl_flags.FLAGS.seeds]
@@ -199,6 +199,7 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     flags.define()
+    absl_flags.adopt_module_key_flags(flags)  # so that --help lists them
     absl_flags.DEFINE_list("seeds", ["1", "8", "32"], "Numbers of seeds to time.")
     absl_flags.DEFINE_integer("repeats", 3, "Repetitions; medians are reported.")
     app.run(main)

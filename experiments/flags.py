@@ -8,11 +8,6 @@ import os
 from absl import flags
 
 from experiments import names
-from rad_jax import sweep
-from rad_jax.datasets.split import ORDERS
-from rad_jax.learners.neural import MODES
-from rad_jax.selection import SOURCES
-from rad_jax.stream import ALPHA_SOURCES
 
 #: The flags of `define`, which are also the fields of `experiments.stream.Config`.
 FLAGS = flags.FLAGS
@@ -31,16 +26,18 @@ def define() -> None:
     )
 
 
+def _choice(name: str, default: str, text: str) -> None:
+    flags.DEFINE_enum(name, default, names.CHOICES[name], text)
+
+
 def _define_data() -> None:
-    flags.DEFINE_enum("dataset", "digits", list(names.SOURCES), "What arrives.")
+    _choice("dataset", "digits", "What arrives.")
     flags.DEFINE_string(
         "data_dir",
         os.environ.get("RAD_JAX_DATA"),
         "Folder of the raw files; by default the variable RAD_JAX_DATA.",
     )
-    flags.DEFINE_enum(
-        "order", "shuffle", list(ORDERS), "Order of arrival: random, or as recorded."
-    )
+    _choice("order", "shuffle", "Order of arrival: random, or as recorded.")
     flags.DEFINE_integer("initial_size", None, "Clean rows at the start.")
     flags.DEFINE_integer("batch_size", None, "Rows of an arrival.")
     flags.DEFINE_integer("num_batches", None, "Arrivals.")
@@ -51,17 +48,14 @@ def _define_data() -> None:
 
 def _define_noise_and_schemes() -> None:
     flags.DEFINE_list("noise_rates", ["0.4"], "Shares of wrong labels, in [0, 1].")
-    flags.DEFINE_enum(
+    _choice(
         "noise",
         "symmetric",
-        list(names.NOISES),
         "symmetric: an exact share of each batch; independent: each row on its own; "
         "independent_any_class: likewise, and a flip may land on the true class.",
     )
     flags.DEFINE_integer("num_seeds", 8, "Repetitions, run at once.")
-    flags.DEFINE_enum(
-        "randomness", "fixed_model", list(sweep.RANDOMNESS), "What seeds differ in."
-    )
+    _choice("randomness", "fixed_model", "What seeds differ in.")
     flags.DEFINE_list(
         "schemes",
         list(names.SCHEMES),
@@ -73,16 +67,11 @@ def _define_noise_and_schemes() -> None:
         None,
         "Rows a batch that the limited schemes send to the expert; by default 10%.",
     )
-    flags.DEFINE_enum(
-        "uncertainty", "margin", list(names.SCORES), "How the limited schemes choose."
-    )
-    flags.DEFINE_enum(
-        "uncertainty_source", "mean", list(SOURCES), "Whose probabilities they use."
-    )
-    flags.DEFINE_enum(
+    _choice("uncertainty", "margin", "How the limited schemes choose.")
+    _choice("uncertainty_source", "mean", "Whose probabilities they use.")
+    _choice(
         "alpha",
         "validation",
-        list(ALPHA_SOURCES),
         "Accuracies that weigh the ensemble: on clean rows held out, or (as in the "
         "paper; it leaks test labels into predictions) on the test set.",
     )
@@ -90,13 +79,9 @@ def _define_noise_and_schemes() -> None:
 
 
 def _define_learners() -> None:
-    flags.DEFINE_enum("label_model", "mlp", list(names.LEARNERS), "L.")
-    flags.DEFINE_enum(
-        "classifier", "knn", list(names.LEARNERS), "C, and the model of slim schemes."
-    )
-    flags.DEFINE_enum(
-        "training", "continue", list(MODES), "Networks: go on, or start again."
-    )
+    _choice("label_model", "mlp", "L.")
+    _choice("classifier", "knn", "C, and the model of slim schemes.")
+    _choice("training", "continue", "Networks: go on, or start again.")
     flags.DEFINE_integer("steps_per_batch", 100, "Gradient steps at an arrival.")
     flags.DEFINE_integer("initial_steps", 500, "Gradient steps on the clean rows.")
     flags.DEFINE_integer("minibatch_size", None, "Rows of a minibatch.")

@@ -14,10 +14,14 @@ from rad_jax import (
     nearest_centroid,
     noise,
     selection,
+    sweep,
     uncertainty,
 )
 from rad_jax.datasets import Dataset
+from rad_jax.datasets.split import ORDERS
+from rad_jax.learners.neural import MODES
 from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE
+from rad_jax.stream import ALPHA_SOURCES
 from rad_jax.sweep import Arm
 from rad_jax.types import Learner, Noise
 
@@ -77,6 +81,21 @@ SOURCES: dict[str, Source] = {
         60,
         200,
     ),
+}
+
+
+#: What each flag with a fixed set of values may be.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "dataset": tuple(SOURCES),
+    "order": ORDERS,
+    "noise": tuple(NOISES),
+    "randomness": sweep.RANDOMNESS,
+    "uncertainty": tuple(SCORES),
+    "uncertainty_source": selection.SOURCES,
+    "alpha": ALPHA_SOURCES,
+    "label_model": LEARNERS,
+    "classifier": LEARNERS,
+    "training": MODES,
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from absl import app, logging
+from absl import flags as absl_flags
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -92,56 +93,85 @@ def config_from_flags() -> Config:
     return Config(**given)
 
 
+#: Flags that the data set bounds.
+_SIZES = ("initial_size", "batch_size", "num_batches", "test_size")
+#: The least that whole-number flags may be.
+_LEAST = {
+    "initial_size": 1,
+    "batch_size": 1,
+    "num_batches": 1,
+    "test_size": 1,
+    "num_seeds": 1,
+    "query_budget": 0,
+    "steps_per_batch": 1,
+    "initial_steps": 1,
+    "minibatch_size": 1,
+    "neighbours": 1,
+    "seed": 0,
+}
+
+
 def complete(config: Config) -> Config:
     """Fills in what depends on the data set, and checks what needs no data.
 
     Raises:
       ValueError: naming the flag, what came and what is allowed.
     """
-    if config.dataset not in names.SOURCES:
-        raise ValueError(
-            f"--dataset={config.dataset} is unknown; known: {', '.join(names.SOURCES)}"
-        )
+    for name, choices in names.CHOICES.items():
+        if getattr(config, name) not in choices:
+            raise ValueError(
+                f"--{name}={getattr(config, name)} is unknown; known: "
+                f"{', '.join(choices)}"
+            )
     source = names.SOURCES[config.dataset]
-    if source.needs_data_dir and not config.data_dir:
-        raise ValueError(
-            f"--dataset={config.dataset} needs --data_dir (or the variable "
-            "RAD_JAX_DATA): the folder that holds its raw files"
-        )
     filled = {
         name: getattr(source, name)
         for name in ("initial_size", "batch_size", "num_batches", "minibatch_size")
         if getattr(config, name) is None
     }
     config = dataclasses.replace(config, **filled)
-    schemes = tuple(dict.fromkeys((*names.BASELINES, *config.schemes)))
+    for name, least in _LEAST.items():
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise ValueError(f"--{name} must be at least {least}, got {value}")
+        if value is not None and value >= 2**31 and name not in _SIZES:
+            raise ValueError(f"--{name} must be below 2^31, got {value}")
+    if config.query_budget is None:
+        tenth = max(1, round((config.batch_size or 0) / 10))
+        config = dataclasses.replace(config, query_budget=tenth)
+    if not 0 < config.learning_rate <= 1e3:
+        raise ValueError(
+            f"--learning_rate must be > 0 and <= 1000, got {config.learning_rate}"
+        )
+    if not config.hidden or min(config.hidden) < 1:
+        raise ValueError(f"--hidden must be widths of at least 1, got {config.hidden}")
+    if not config.noise_rates:
+        raise ValueError("--noise_rates is empty; give rates in [0, 1]")
+    for rate in config.noise_rates:
+        if not 0 <= rate <= 1:
+            raise ValueError(f"--noise_rates must lie in [0, 1], got {rate}")
+    if source.needs_data_dir and not config.data_dir:
+        raise ValueError(
+            f"--dataset={config.dataset} needs --data_dir (or the variable "
+            "RAD_JAX_DATA): the folder that holds its raw files"
+        )
+    return dataclasses.replace(
+        config,
+        schemes=_with_baselines(config.schemes),
+        noise_rates=tuple(dict.fromkeys(config.noise_rates)),
+    )
+
+
+def _with_baselines(schemes: Sequence[str]) -> tuple[str, ...]:
+    known = ", ".join(names.SCHEMES)
+    if not schemes:
+        raise ValueError(f"--schemes is empty; known: {known}")
     unknown = [name for name in schemes if name not in names.SCHEMES]
     if unknown:
         raise ValueError(
-            f"--schemes has the unknown {', '.join(map(repr, unknown))}; known: "
-            f"{', '.join(names.SCHEMES)}"
+            f"--schemes has the unknown {', '.join(map(repr, unknown))}; known: {known}"
         )
-    for name in ("num_seeds", "initial_size", "batch_size", "num_batches"):
-        if getattr(config, name) < 1:
-            raise ValueError(
-                f"--{name} must be at least 1, got {getattr(config, name)}"
-            )
-    if config.learning_rate <= 0:
-        raise ValueError(f"--learning_rate must be > 0, got {config.learning_rate}")
-    if not -(2**31) <= config.seed < 2**31 or config.seed < 0:
-        raise ValueError(f"--seed must lie in 0..2^31-1, got {config.seed}")
-    budget = config.query_budget
-    if budget is None:
-        assert config.batch_size is not None
-        budget = max(1, round(config.batch_size / 10))
-    if not config.noise_rates:
-        raise ValueError("--noise_rates is empty; give rates in [0, 1]")
-    return dataclasses.replace(
-        config,
-        schemes=schemes,
-        query_budget=budget,
-        noise_rates=tuple(dict.fromkeys(config.noise_rates)),
-    )
+    return tuple(dict.fromkeys((*names.BASELINES, *schemes)))
 
 
 def load(config: Config) -> datasets.StreamData:
@@ -199,8 +229,6 @@ def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
         )
         for name in config.schemes
     ]
-    for rate in config.noise_rates:
-        names.NOISES[config.noise](rate)
     return sweep.prepare(
         data,
         arms,
@@ -333,7 +361,7 @@ class _progress:
 def main(argv: Sequence[str]) -> None:
     """Runs the experiment that the flags describe."""
     if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
+        sys.exit(f"error: unknown arguments: {' '.join(argv[1:])}")
     logging.set_verbosity(logging.WARNING)  # JAX logs every backend it looks for
     try:
         run(config_from_flags(), Console())
@@ -345,4 +373,5 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     flags.define()
+    absl_flags.adopt_module_key_flags(flags)  # so that --help lists them
     app.run(main)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -14,6 +15,13 @@ def _some(values) -> str:
     """The first few values, for a message."""
     shown = ", ".join(str(v) for v in list(values)[:_SHOWN])
     return shown + (", …" if len(values) > _SHOWN else "")
+
+
+def _array(name: str, values: ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"{name} must be a regular array: {error}") from None
 
 
 def features(
@@ -37,7 +45,7 @@ def features(
     Raises:
       ValueError: naming the argument, what came and what is allowed.
     """
-    array = np.asarray(values)
+    array = _array(name, values)
     if array.ndim < 2:
         raise ValueError(
             f"{name} must have rows and columns, [N, D] or [N, height, width, …]; got "
@@ -45,7 +53,9 @@ def features(
         )
     if not array.shape[0]:
         raise ValueError(f"{name} has no rows; at least one is needed")
-    if array.dtype.kind not in "biuf":
+    if not array.size:
+        raise ValueError(f"{name} has no columns, got shape {array.shape}")
+    if array.dtype.kind not in "biuf" and not jnp.issubdtype(array.dtype, jnp.floating):
         raise ValueError(f"{name} must be numbers, got dtype {array.dtype}")
     if row_shape is not None and array.shape[1:] != tuple(row_shape):
         raise ValueError(
@@ -85,7 +95,7 @@ def labels(
     Raises:
       ValueError: naming the argument, what came and what is allowed.
     """
-    array = np.asarray(values)
+    array = _array(name, values)
     allowed = f"0..{num_classes - 1}" + (" or -1 (no label)" if missing else "")
     if array.shape != (num_rows,):
         raise ValueError(
@@ -125,7 +135,7 @@ def row_ids(name: str, values: ArrayLike, num_rows: int) -> np.ndarray:
     Raises:
       ValueError: naming the argument, what came and what is allowed.
     """
-    array = np.asarray(values)
+    array = _array(name, values)
     if array.shape != (num_rows,) or array.dtype.kind not in "iu":
         raise ValueError(
             f"{name} must be {num_rows} whole numbers, got shape {array.shape} and "

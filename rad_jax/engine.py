@@ -114,21 +114,23 @@ def _shared_parts(
         return _prepare(shared.memory, features)
 
     def _prepare(store: memory.Memory, features: Array) -> Queries:
+        if not features.shape[0]:
+            return Queries(features, {})  # no validation rows
         prepared = {name: p.build(store, features) for name, p in preparations.items()}
         return Queries(features, prepared)
 
     def extend(queries: Queries, shared: Shared, arrival: Arrival) -> Queries:
-        prepared = {
-            name: p.extend(
-                queries.prepared[name],
+        extended = {
+            name: preparations[name].extend(
+                prepared,
                 queries.features,
                 shared.memory,
                 arrival.slots,
                 arrival.valid,
             )
-            for name, p in preparations.items()
+            for name, prepared in queries.prepared.items()
         }
-        return queries._replace(prepared=prepared)
+        return queries._replace(prepared=extended)
 
     def start(
         keys: Keys, features: Array, valid: Array, row_id: Array, label: Array

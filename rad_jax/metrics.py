@@ -28,7 +28,7 @@ def targets(label: Array, num_classes: int) -> Targets:
     """Weighs the rows of a test set so that classes count alike."""
     chex.assert_rank(label, 1)
     classes = jnp.arange(num_classes, dtype=label.dtype)
-    count = jnp.sum(label[:, None] == classes, axis=0)
+    count = jnp.sum(label[:, None] == classes[None, :], axis=0)
     present = jnp.sum(count > 0)
     return Targets(label, 1.0 / (count[label] * present))
 

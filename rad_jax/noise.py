@@ -6,19 +6,21 @@ batches or seeds are run.
 """
 
 import functools
-import numbers
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rad_jax.types import UNLABELLED, Array, Noise, PRNGKey
 
 
 def check_rate(rate, name: str = "rate"):
-    """Raises ValueError unless a concrete rate lies in [0, 1]; returns it."""
-    if isinstance(rate, numbers.Real) and not 0.0 <= float(rate) <= 1.0:
-        raise ValueError(f"{name} must lie in [0, 1], got {rate}")
+    """Raises ValueError unless concrete rates lie in [0, 1]; returns them."""
+    if not isinstance(rate, jax.core.Tracer):
+        values = np.asarray(rate, np.float64)
+        if not np.all((values >= 0.0) & (values <= 1.0)):
+            raise ValueError(f"{name} must lie in [0, 1], got {rate}")
     return rate
 
 
@@ -33,12 +35,12 @@ def _eligible(label: Array, valid: Array, num_classes: int) -> Array:
 def exact_count(rate: Array, num_rows: Array) -> Array:
     """``floor(rate * num_rows + 1e-3)`` as int32, safe against float32 rounding.
 
-    Up to 2e-7 of the product may be lost to rounding, so a product that close to a
-    whole number (or within 1e-3 below one) counts as that number.
+    A float32 rate and its product are off by up to 2^-23 of the product, so a product
+    within that (and 1e-3) below a whole number counts as that number.
     """
     product = rate * jnp.asarray(num_rows, jnp.float32)
     nearest = jnp.round(product)
-    close = jnp.abs(product - nearest) <= 1e-3 + 2e-7 * product
+    close = jnp.abs(product - nearest) <= 1e-3 + 2.0**-23 * product
     return jnp.where(close, nearest, jnp.floor(product)).astype(jnp.int32)
 
 

@@ -82,8 +82,10 @@ class OnlineRad:
         Raises:
           ValueError: for a size below 1.
         """
-        if max_batch_size < 1:
-            raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
+        if max_batch_size < 1 or max_batch_size != int(max_batch_size):
+            raise ValueError(
+                f"max_batch_size must be a whole number >= 1, got {max_batch_size}"
+            )
         self._algo = algo
         self._size = int(max_batch_size)
         self._key = jax.random.key(seed)
@@ -122,7 +124,6 @@ class OnlineRad:
           ValueError: for input that is not as above.
           MemoryFullError: if the memory is smaller than the batch.
         """
-        self._dtype = np.asarray(features).dtype
         x = checks.features("features", features)
         y = checks.labels(
             "labels", labels, len(x), self._algo.engine.num_classes, missing=False
@@ -134,6 +135,7 @@ class OnlineRad:
             jnp.asarray(x), jnp.asarray(y), jnp.ones(len(x), bool), jnp.asarray(ids)
         )
         self._state = self._init(self._key, batch)
+        self._dtype = np.asarray(features).dtype
         self._stored = int(self._state.shared.memory.count)
         self._ids = set(ids.tolist())
 
@@ -200,9 +202,7 @@ class OnlineRad:
         """
         state = self.state
         n = np.asarray(row_ids).size
-        if not n:
-            return
-        ids = checks.row_ids("row_ids", row_ids, n)
+        ids = checks.row_ids("row_ids", row_ids, n) if n else np.zeros(0, np.int32)
         y = checks.labels(
             "labels", labels, n, self._algo.engine.num_classes, missing=False
         )
@@ -265,7 +265,7 @@ class OnlineRad:
         if not slots.size:
             probs = np.zeros((0, self._algo.engine.num_classes), np.float32)
         else:
-            probs = self._probabilities(np.asarray(memory.features[slots]))
+            probs = self._probabilities(np.asarray(memory.features)[slots])
         verified = verified[slots]
         suggested = np.where(verified, label[slots], np.argmax(probs, axis=-1))
         doubt = 1.0 - probs[np.arange(slots.size), given[slots]]
@@ -301,6 +301,11 @@ class OnlineRad:
     def _take_ids(self, row_ids, n: int, *, fresh: bool = False) -> np.ndarray:
         if row_ids is None:
             first = 0 if fresh or not self._ids else max(self._ids) + 1
+            if first + n > 2**31:
+                raise ValueError(
+                    f"row_ids must be given: the next free one, {first}, leaves no "
+                    f"room for {n} rows below 2^31"
+                )
             return np.arange(first, first + n, dtype=np.int32)
         ids = checks.row_ids("row_ids", row_ids, n)
         used = [] if fresh else [i for i in ids.tolist() if i in self._ids]

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rad_jax import uncertainty
 from rad_jax.types import (
@@ -37,6 +38,10 @@ from rad_jax.types import (
 
 #: Where `active_limited` may take the probabilities for its score from.
 SOURCES = ("label_model", "classifier", "mean")
+
+#: Scores are compared in steps of 2^-16: votes that are equally split differ by float
+#: rounding, which must not decide who is asked.
+_SCORE_GRAINS = 2.0**16
 
 
 def agreement(evidence: Evidence) -> tuple[Array, Array]:
@@ -62,7 +67,7 @@ def most_uncertain(mask: Array, score: Array, budget: Array, key: PRNGKey) -> Ar
 
     Args:
       mask: ``[N]`` bool, rows that may be chosen.
-      score: ``[N]`` float.
+      score: ``[N]`` float; differences below 2^-16 are rounding, hence ties.
       budget: int scalar; at most this many rows. All of them if there are fewer.
       key: breaks ties by a random permutation, so that row order does not decide.
 
@@ -72,7 +77,8 @@ def most_uncertain(mask: Array, score: Array, budget: Array, key: PRNGKey) -> Ar
     chex.assert_rank((mask, score), 1)
     size = mask.shape[0]
     tie = jax.random.permutation(key, size)
-    order = jnp.lexsort((tie, jnp.where(mask, -score, jnp.inf)))
+    grain = jnp.round(score * _SCORE_GRAINS)
+    order = jnp.lexsort((tie, jnp.where(mask, -grain, jnp.inf)))
     rank = jnp.zeros(size, jnp.int32).at[order].set(jnp.arange(size, dtype=jnp.int32))
     return mask & (rank < budget)
 
@@ -188,12 +194,14 @@ def active_limited(
     Raises:
       ValueError: for a negative budget or an unknown source.
     """
-    if isinstance(query_budget, int | float) and (
-        query_budget < 0 or query_budget != int(query_budget)
-    ):
-        raise ValueError(
-            f"query_budget must be a whole number of rows >= 0, got {query_budget}"
-        )
+    if not isinstance(query_budget, jax.core.Tracer):
+        budgets = np.asarray(query_budget, np.float64)
+        whole = (budgets >= 0) & (budgets < 2**31) & (budgets == np.floor(budgets))
+        if not np.all(whole):
+            raise ValueError(
+                "query_budget must be a whole number of rows in 0..2^31-1, got "
+                f"{query_budget}"
+            )
     if source not in SOURCES:
         raise ValueError(f"source must be one of {SOURCES}, got {source!r}")
     return SelectionScheme(

@@ -39,6 +39,9 @@ from rad_jax.types import (
 RANDOMNESS = ("fixed_model", "fixed_noise", "double_random")
 
 
+_MAX_RUNS = 1 << 20
+
+
 class Arm(NamedTuple):
     """One scheme of a comparison.
 
@@ -126,6 +129,12 @@ def _check(arms, rates, num_seeds, alpha, randomness) -> None:
         noises.check_rate(rate, "noise_rates")
     if num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {num_seeds}")
+    num_runs = len(arms) * len(rates) * num_seeds
+    if num_runs > _MAX_RUNS:
+        raise ValueError(
+            f"num_seeds={num_seeds} makes {num_runs:,} runs of {len(arms)} schemes and "
+            f"{len(rates)} noise rates; at most {_MAX_RUNS:,} are allowed"
+        )
     if alpha not in stream.ALPHA_SOURCES:
         raise ValueError(f"alpha must be one of {stream.ALPHA_SOURCES}, got {alpha!r}")
     if randomness not in RANDOMNESS:

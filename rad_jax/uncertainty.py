@@ -20,7 +20,8 @@ _FLOOR = 1e-6
 def _two_largest(probs: Array) -> tuple[Array, Array]:
     first = jnp.argmax(probs, axis=-1)
     largest = jnp.max(probs, axis=-1)
-    others = jnp.where(jnp.arange(probs.shape[-1]) == first[..., None], -jnp.inf, probs)
+    classes = jnp.arange(probs.shape[-1])
+    others = jnp.where(classes[None, :] == first[:, None], -jnp.inf, probs)
     return largest, jnp.max(others, axis=-1)
 
 

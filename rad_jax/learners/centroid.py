@@ -58,7 +58,7 @@ def _fit(
     classes = jnp.arange(spec.num_classes, dtype=examples.label.dtype)
 
     def one_hot(label, weight):
-        return (label[:, None] == classes) * weight[:, None]
+        return (label[:, None] == classes[None, :]) * weight[:, None]
 
     def add(total, block):
         features, label, weight = block

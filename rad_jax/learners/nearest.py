@@ -65,7 +65,8 @@ def smallest(values: Array, k: int) -> tuple[Array, Array]:
 
 def flat(features: Array) -> Array:
     """``[N, *S] -> [N, D]`` float32."""
-    return features.reshape(features.shape[0], -1).astype(jnp.float32)
+    width = math.prod(features.shape[1:])
+    return features.reshape(features.shape[0], width).astype(jnp.float32)
 
 
 def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Array]:
@@ -166,8 +167,3 @@ def neighbour_lists(num_candidates: int) -> Preparation:
         extend=extend,
         bytes=lambda num_queries: num_queries * num_candidates * 8,
     )
-
-
-def width_of(feature_shape: tuple[int, ...]) -> int:
-    """D, the numbers in one row."""
-    return math.prod(feature_shape)

@@ -48,7 +48,7 @@ def _walk(model: KNNModel, lists: nearest.NeighbourLists, k: int) -> _Found:
         slot, distance2 = lists.slot[step], lists.distance2[step]
         label = model.label.at[slot].get(mode="fill", fill_value=UNLABELLED)
         votes = label != UNLABELLED
-        here = (jnp.arange(k) == found.count[:, None]) & votes[:, None]
+        here = (jnp.arange(k)[None, :] == found.count[:, None]) & votes[:, None]
         return step + 1, _Found(
             label=jnp.where(here, label[:, None], found.label),
             distance2=jnp.where(here, distance2[:, None], found.distance2),
@@ -88,7 +88,7 @@ def _vote(found: _Found, weighting: str, num_classes: int) -> Array:
         weight = jnp.ones_like(found.distance2)
     weight = jnp.where(voter, weight, 0.0)
     classes = jnp.arange(num_classes, dtype=found.label.dtype)
-    is_class = found.label[:, :, None] == classes
+    is_class = found.label[:, :, None] == classes[None, None, :]
     votes = jnp.sum(jnp.where(is_class, weight[:, :, None], 0.0), axis=1)
     total = jnp.sum(votes, axis=-1, keepdims=True)
     uniform = jnp.full_like(votes, 1.0 / num_classes)
@@ -125,7 +125,9 @@ def _functions(k: int, weighting: str, num_candidates: int):
     return init, fit, predict_proba, preparation, nbytes
 
 
-def knn(k: int = 5, *, weighting: str = "uniform", num_candidates: int = 64) -> Learner:
+def knn(
+    k: int = 5, *, weighting: str = "uniform", num_candidates: int | None = None
+) -> Learner:
     """K nearest neighbours by Euclidean distance.
 
     Exact: lists of the nearest stored rows are shared by all seeds; a query whose
@@ -138,8 +140,9 @@ def knn(k: int = 5, *, weighting: str = "uniform", num_candidates: int = 64) -> 
       k: neighbours that vote, at least 1.
       weighting: "uniform", or "distance" (1/distance; neighbours at distance 0, if
         any, outvote all others), as in scikit-learn.
-      num_candidates: length of the shared lists, at least k; longer lists take more
-        memory (8 bytes a query and entry) and fall back to the search less often.
+      num_candidates: length of the shared lists, at least k; by default 64, or 4 k if
+        that is more. Longer lists take more memory (8 bytes a query and entry) and
+        fall back to the search less often.
 
     Returns:
       The learner.
@@ -153,6 +156,8 @@ def knn(k: int = 5, *, weighting: str = "uniform", num_candidates: int = 64) -> 
         raise ValueError(
             f"weighting must be 'uniform' or 'distance', got {weighting!r}"
         )
+    if num_candidates is None:
+        num_candidates = max(64, 4 * k)
     if num_candidates < k:
         raise ValueError(f"num_candidates must be at least k={k}, got {num_candidates}")
     init, fit, predict_proba, preparation, nbytes = _functions(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from rad_jax.types import Array, Examples, Learner, PyTree, Queries, Spec
@@ -65,8 +66,8 @@ class Training(NamedTuple):
             raise ValueError(f"mode must be one of {MODES}, got {self.mode!r}")
         for name in ("steps", "initial_steps", "minibatch_size"):
             value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            if not 1 <= value < 2**31:
+                raise ValueError(f"{name} must lie in 1..2^31-1, got {value}")
 
 
 def weighted_cross_entropy(logits: Array, label: Array, weight: Array) -> Array:
@@ -97,7 +98,6 @@ def _functions(
     optimizer: optax.GradientTransformation,
     training: Training,
 ):
-    size = training.minibatch_size
 
     def init(spec: Spec, params, key) -> NetworkModel:
         module = make_module(spec.num_classes)
@@ -131,6 +131,7 @@ def _functions(
         spec: Spec, params, model, examples: Examples, *, init_key, order_key
     ) -> NetworkModel:
         module = make_module(spec.num_classes)
+        size = min(training.minibatch_size, spec.capacity)
         before = model
         if training.mode == "refit":
             model = init(spec, params, init_key)
@@ -304,8 +305,14 @@ def mlp(
       The learner.
 
     Raises:
-      ValueError: for a width below 1 or a training out of range.
+      ValueError: for a width below 1, a learning rate or a training out of range.
     """
+    if not isinstance(learning_rate, jax.core.Tracer):
+        rates = np.asarray(learning_rate, np.float64)
+        if not np.all((rates > 0) & (rates <= 1e3)):
+            raise ValueError(
+                f"learning_rate must lie in (0, 1000], got {learning_rate}"
+            )
     hidden = tuple(int(width) for width in hidden)
     if any(width < 1 for width in hidden):
         raise ValueError(f"hidden widths must be at least 1, got {hidden}")
