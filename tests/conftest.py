@@ -1,0 +1,39 @@
+"""Settings of every test: devices, strictness, property tests, data."""
+
+import os
+import sys
+from pathlib import Path
+
+_FLAG = "--xla_force_host_platform_device_count"
+if "jax" in sys.modules:
+    raise RuntimeError("jax was imported before tests/conftest.py could set XLA_FLAGS")
+if _FLAG not in os.environ.get("XLA_FLAGS", ""):
+    # JAX reads it once. JAX_PLATFORMS is left to whoever runs the tests.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=4".strip()
+
+import hypothesis  # noqa: E402
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+hypothesis.settings.register_profile(
+    "rad_jax",
+    deadline=None,
+    derandomize=True,
+    max_examples=20,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("rad_jax")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Folder of real data sets, named by the environment variable RAD_JAX_DATA."""
+    name = os.environ.get("RAD_JAX_DATA")
+    if not name:
+        pytest.skip("RAD_JAX_DATA does not name a folder of data sets")
+    path = Path(name)
+    if not path.is_dir():
+        pytest.skip(f"RAD_JAX_DATA={name} is not a folder")
+    return path
