@@ -135,31 +135,31 @@ def _shared_parts(
     def start(
         keys: Keys, features: Array, valid: Array, row_id: Array, label: Array
     ) -> tuple[Shared, Arrival]:
-        size = features.shape[0]
-        num_validation = round(validation_fraction * size)
-        if num_validation >= size:
-            raise ValueError(
-                f"the clean batch has {size} rows, of which {num_validation} validate: "
-                "none is left to train on"
-            )
-        training, held_out = stratified_split(
-            jax.random.fold_in(keys.order, _SPLIT), label, valid, num_validation
+        held_out, validates = stratified_split(
+            jax.random.fold_in(keys.order, _SPLIT),
+            label,
+            valid & (label != UNLABELLED),
+            validation_fraction,
         )
+        if held_out.shape[0] >= features.shape[0]:
+            raise ValueError(
+                f"the clean batch has {features.shape[0]} rows and all of them "
+                "validate: none is left to train on"
+            )
+        slot = jnp.where(validates, held_out, features.shape[0])
+        trains = valid.at[slot].set(False, mode="drop")
         empty = memory.empty(capacity, features.shape[1:], features.dtype)
         index = jnp.zeros((), jnp.int32)
-        store, slots = memory.write(
-            empty, features[training], row_id[training], valid[training], index
-        )
+        store, slots = memory.write(empty, features, row_id, trains, index)
         shared = Shared(
             memory=store,
             arrival=index,
             order_key=keys.order,
             validation=_prepare(store, features[held_out]),
             validation_label=label[held_out],
-            validation_valid=valid[held_out],
+            validation_valid=validates,
         )
-        stored = jnp.full(size, capacity, jnp.int32).at[training].set(slots)
-        return shared, Arrival(Queries(features, {}), valid, stored)
+        return shared, Arrival(Queries(features, {}), trains, slots)
 
     def observe(
         shared: Shared, features: Array, valid: Array, row_id: Array

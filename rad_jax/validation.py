@@ -2,14 +2,15 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rad_jax.types import Array, PRNGKey
 
 
 def stratified_split(
-    key: PRNGKey, label: Array, valid: Array, num_validation: int
+    key: PRNGKey, label: Array, valid: Array, fraction: float
 ) -> tuple[Array, Array]:
-    """Rows for training and for validation, every class in proportion.
+    """Chooses rows for validation, every class in proportion.
 
     The r-th of the n rows of a class (in random order) has rank ``(r + 1/2) / n``;
     the rows of lowest rank validate. So classes are rounded by Webster's rule, and a
@@ -19,23 +20,28 @@ def stratified_split(
     Args:
       key: which rows of a class.
       label: ``[N]`` int.
-      valid: ``[N]`` bool; padding comes last in both.
-      num_validation: how many rows validate.
+      valid: ``[N]`` bool; others (padding, rows without label) never validate.
+      fraction: share of the valid rows, rounded to whole rows; in [0, 1).
 
     Returns:
-      ``[N - num_validation]`` and ``[num_validation]`` int32 indices.
+      ``[round(fraction * N)]`` int32 indices and as many bools: which of them
+      validate (all, if every row is valid).
     """
     size = label.shape[0]
+    shares = np.round(fraction * np.arange(size + 1)).astype(np.int32)
+    wanted = jnp.asarray(shares)[jnp.sum(valid)]
     shuffle = jax.random.permutation(key, size)
     by_class = shuffle[jnp.argsort(label[shuffle], stable=True)]
+    member = valid[by_class]
+    before = jnp.cumsum(member) - member  # valid rows before this one
     ordered = label[by_class]
-    first = jnp.searchsorted(ordered, ordered, side="left")
-    last = jnp.searchsorted(ordered, ordered, side="right")
-    rank = (jnp.arange(size) - first + 0.5) / (last - first)
-    rank = jnp.where(valid[by_class], rank, 2.0)
-    order = by_class[jnp.argsort(rank, stable=True)].astype(jnp.int32)
-    validation, training = order[:num_validation], order[num_validation:]
-    return jnp.sort(training), jnp.sort(validation)
+    first = before[jnp.searchsorted(ordered, ordered, side="left")]
+    last = jnp.searchsorted(ordered, ordered, side="right") - 1
+    count = before[last] + member[last] - first
+    rank = (before - first + 0.5) / jnp.maximum(count, 1)
+    order = by_class[jnp.argsort(jnp.where(member, rank, 2.0), stable=True)]
+    num_held_out = int(shares[size])
+    return order[:num_held_out].astype(jnp.int32), jnp.arange(num_held_out) < wanted
 
 
 def accuracy(probs: Array, label: Array, valid: Array) -> Array:
