@@ -34,7 +34,7 @@ def seed_scaling(
     """Seconds per run (one seed of one scheme), and the share that is training.
 
     Training is timed as the difference between sweeps with all gradient steps and
-    with half of them, doubled: both sweeps do everything else alike.
+    with half of them at each arrival: both sweeps do everything else alike.
 
     Args:
       config: completed, one noise rate.
@@ -59,7 +59,9 @@ def seed_scaling(
     rows = []
     for n in seeds:
         whole = statistics.median(times[n, "all"])
-        training = 2 * (whole - statistics.median(times[n, "half"]))
+        fewer = statistics.median(times[n, "half"])
+        steps, steps_of_half = (sweeps[n, name].num_steps for name in ("all", "half"))
+        training = (whole - fewer) * steps / (steps - steps_of_half)
         runs = n * len(config.schemes)
         rows.append(
             {
@@ -69,7 +71,7 @@ def seed_scaling(
                 "seconds": whole,
                 "seconds_per_seed": whole / n,
                 "training_share": training / whole,
-                "us_per_gradient_step": 1e6 * training / sweeps[n, "all"].num_steps,
+                "us_per_gradient_step": 1e6 * training / steps,
             }
         )
     return rows

@@ -1,4 +1,4 @@
-"""Flags that experiments share, defined once; importing defines them.
+"""Flags that experiments share, defined once, by `define`.
 
 A flag that is None takes a default that suits the data set (`experiments.names`).
 """

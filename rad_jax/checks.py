@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from rad_jax.types import UNLABELLED
 
 _SHOWN = 5
+_LARGEST = 1e15  # squares of differences, summed, must be finite in float32
 
 
 def _some(values) -> str:
@@ -68,11 +69,12 @@ def features(
         )
     with np.errstate(over="ignore"):
         cast = array.astype(np.float32)
-    bad = ~np.isfinite(cast).reshape(array.shape[0], -1).all(axis=1)
+    bad = ~(np.abs(cast) <= _LARGEST).reshape(array.shape[0], -1).all(axis=1)
     if bad.any():
         raise ValueError(
-            f"{name} must be finite in float32; rows {_some(np.flatnonzero(bad))} hold "
-            f"NaN, infinite or too large values ({bad.sum()} of {array.shape[0]} rows)"
+            f"{name} must be finite in float32 and at most {_LARGEST:g} in size; rows "
+            f"{_some(np.flatnonzero(bad))} hold NaN, infinite or too large values "
+            f"({bad.sum()} of {array.shape[0]} rows)"
         )
     return cast
 

@@ -34,7 +34,8 @@ from rad_jax.types import (
 from rad_jax.validation import accuracy, stratified_split
 
 # What keys are folded with. A single model is a classifier: it trains as C would.
-_LABEL_MODEL, _CLASSIFIER, _TIES, _SPLIT, _EXPERT = range(5)
+_LABEL_MODEL, _CLASSIFIER, _TIES, _EXPERT = range(4)
+_SPLIT = 2**31 - 1  # beside the indices of arrivals, none of which gets here
 
 
 class Engine(NamedTuple):
@@ -154,6 +155,7 @@ def _shared_parts(
         shared = Shared(
             memory=store,
             arrival=index,
+            times_learned=jnp.zeros((), jnp.int32),
             order_key=keys.order,
             validation=_prepare(store, features[held_out]),
             validation_label=label[held_out],
@@ -168,7 +170,11 @@ def _shared_parts(
         index = shared.arrival + 1
         store, slots = memory.write(shared.memory, features, row_id, valid, index)
         arrival = Arrival(queries, valid, slots)
-        shared = shared._replace(memory=store, arrival=index)
+        shared = shared._replace(
+            memory=store,
+            arrival=index,
+            times_learned=jnp.zeros_like(shared.times_learned),
+        )
         validation = extend(shared.validation, shared, arrival)
         return shared._replace(validation=validation), arrival
 
@@ -237,6 +243,8 @@ def _model_parts(
             weight=trained_on.astype(jnp.float32),
         )
         arrival_key = jax.random.fold_in(shared.order_key, shared.arrival)
+        again = jax.random.fold_in(arrival_key, shared.times_learned)
+        arrival_key = jax.lax.select(shared.times_learned > 0, again, arrival_key)
         models = tuple(
             learner.fit(
                 spec_of(shared),
@@ -329,15 +337,16 @@ def build(
                     "is a reference for simulations)"
                 )
             seen = true_label
+        stored = arrival.valid & (arrival.slots < capacity)
         key = jax.random.fold_in(shared.order_key, shared.arrival)
         chosen, selection_state = scheme.apply(
             per_seed.params.selection,
             per_seed.selection,
-            Evidence(probs[0], probs[-1], label, arrival.valid, seen),
+            Evidence(probs[0], probs[-1], label, stored, seen),
             key=jax.random.fold_in(key, _TIES),
         )
-        query = chosen.query & arrival.valid
-        keep = chosen.keep & arrival.valid & ~query
+        query = chosen.query & stored
+        keep = chosen.keep & stored & ~query & (chosen.label != UNLABELLED)
         kept_or_not = jnp.where(keep, RowStatus.KEPT, RowStatus.DROPPED)
         status = jnp.where(query, RowStatus.PENDING, kept_or_not)
 
@@ -387,7 +396,9 @@ def build(
         return answer_seed(per_seed, arrival.slots, answers)
 
     def learn_seed(shared: Shared, per_seed: PerSeed) -> PerSeed:
-        per_seed = per_seed._replace(alpha=per_seed.alpha_latest)
+        first = shared.times_learned == 0
+        alpha = jnp.where(first, per_seed.alpha_latest, per_seed.alpha)
+        per_seed = per_seed._replace(alpha=alpha)
         return measure(shared, fit(shared, per_seed))
 
     return Engine(

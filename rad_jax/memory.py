@@ -1,7 +1,7 @@
 """The store of everything that arrived: features once, whatever the number of seeds.
 
 Slots are filled in order of arrival. What seeds make of a row (labels, status) lives
-beside it, in arrays over the same slots (`rad_jax.rad.PerSeed`).
+beside it, in arrays over the same slots (`rad_jax.state.PerSeed`).
 """
 
 from typing import NamedTuple

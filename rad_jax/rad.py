@@ -41,7 +41,8 @@ class Rad(NamedTuple):
         select; `true_label` is for `oracle_selection` only.
       answer: ``(state, row_ids [Q], labels [Q]) -> (state, found [Q])``: an expert's
         labels for stored rows, at any time; negative labels are passed over.
-      learn: ``(state) -> state``: train on everything kept so far.
+      learn: ``(state) -> state``: train on everything kept so far. Called again
+        before the next batch, it trains further (late answers may have come).
       predict_proba: ``(state, features [Q, *S]) -> [Q, K]``.
       predict: ``(state, features [Q, *S]) -> [Q]`` int32.
       engine: the parts that vmapped programs are made of.
@@ -96,8 +97,12 @@ def _compose(engine: Engine) -> Rad:
         per_seed = engine.answer_seed(state.per_seed, slots, labels)
         return State(state.shared, per_seed), found & (labels >= 0)
 
+    def learned(shared: Shared) -> Shared:
+        return shared._replace(times_learned=shared.times_learned + 1)
+
     def learn(state: State) -> State:
-        return State(state.shared, engine.learn_seed(state.shared, state.per_seed))
+        per_seed = engine.learn_seed(state.shared, state.per_seed)
+        return State(learned(state.shared), per_seed)
 
     def step(
         state: State, batch: Batch, true_label: Array | None = None
@@ -105,7 +110,8 @@ def _compose(engine: Engine) -> Rad:
         shared, per_seed, arrival, info = observe_and_judge(state, batch, true_label)
         if true_label is not None:
             per_seed = engine.ask_seed(shared, per_seed, arrival, info, true_label)
-        return State(shared, engine.learn_seed(shared, per_seed)), info
+        per_seed = engine.learn_seed(shared, per_seed)
+        return State(learned(shared), per_seed), info
 
     def predict_proba(state: State, features: Array) -> Array:
         shared, per_seed = state
@@ -178,8 +184,8 @@ def rad(
         once.
       expert: a simulated one, for `step` with true labels; the default never errs.
       validation_fraction: share of the clean batch on which the accuracies that weigh
-        the ensemble are measured, never trained on; 0 for none, and the weights stay
-        as the caller sets them (1 at first).
+        the ensemble are measured, never trained on; 0 for none, and the weights of
+        the next arrival are what the caller puts in `alpha_latest` (1 at first).
       calibrate: fit one temperature per model on the validation rows, at every
         arrival, and use it wherever probabilities are used.
 

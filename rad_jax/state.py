@@ -29,6 +29,8 @@ class Shared(NamedTuple):
     Attributes:
       memory: everything that arrived.
       arrival: int32 scalar, index of the latest arrival, 0 for the clean batch.
+      times_learned: int32 scalar, how often `learn` was called at this arrival: it
+        may be called again when late answers come, and then sees other minibatches.
       order_key: order of minibatches.
       validation: clean rows that are never trained on; V may be 0.
       validation_label: ``[V]`` int.
@@ -37,6 +39,7 @@ class Shared(NamedTuple):
 
     memory: Memory
     arrival: Array
+    times_learned: Array
     order_key: PRNGKey
     validation: Queries
     validation_label: Array

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rad_jax import checks, stream
 from rad_jax import noise as noises
 from rad_jax import selection as selections
-from rad_jax import stream
 from rad_jax.memory import nbytes as memory_nbytes
 from rad_jax.program import Program, Runs, StreamArrays, make_program, unalias
 from rad_jax.rad import rad
@@ -64,7 +64,8 @@ class Sweep(NamedTuple):
       noise_rates: rates of label noise.
       num_seeds: repetitions.
       num_arrivals: T.
-      num_steps: gradient steps of all runs together.
+      num_steps: gradient steps of all runs together; those on the clean batch are
+        taken once for all runs under "fixed_model".
       estimated_bytes: memory on the device, from the learners' own figures.
       compiled_bytes: ``() -> int``, the same as the compiler plans it: arguments,
         results and temporaries of the larger program, which it compiles first.
@@ -103,14 +104,19 @@ def _make_runs(
 
     fixed_noise = randomness == "fixed_noise"
     random_model = randomness != "fixed_model"
-    members = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (num_runs, *x.shape)),
-        as_arrays(scheme.params["members"]),
-    )
+
+    def spread(params):
+        return jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (num_runs, *x.shape)), as_arrays(params)
+        )
+
+    rates_of_runs = jnp.asarray(np.asarray(rates)[rate], jnp.float32)
     return Runs(
-        selection={"index": jnp.asarray(arm, jnp.int32), "members": members},
-        noise=noise.params
-        | {"rate": jnp.asarray(np.asarray(rates)[rate], jnp.float32)},
+        selection={
+            "index": jnp.asarray(arm, jnp.int32),
+            "members": spread(scheme.params["members"]),
+        },
+        noise=spread(noise.params) | {"rate": rates_of_runs},
         noise_key=seed_keys(noise_base, jnp.asarray(seed * (not fixed_noise))),
         init_key=per_seed(init_base) if random_model else init_base,
         order_key=per_seed(order_base) if random_model else order_base,
@@ -139,6 +145,33 @@ def _check(arms, rates, num_seeds, alpha, randomness) -> None:
         raise ValueError(f"alpha must be one of {stream.ALPHA_SOURCES}, got {alpha!r}")
     if randomness not in RANDOMNESS:
         raise ValueError(f"randomness must be one of {RANDOMNESS}, got {randomness!r}")
+
+
+def _check_data(data, num_classes: int) -> StreamArrays:
+    """The arrays of a stream: finite features of one width, true labels in range."""
+    arrays = StreamArrays(
+        *(np.asarray(getattr(data, name)) for name in StreamArrays._fields)
+    )
+    labels = arrays.labels
+    if labels.ndim != 2 or not labels.size:
+        raise ValueError(
+            f"labels must be [T, N] with at least one arrival, got {labels.shape}"
+        )
+    if arrays.features.shape[:2] != labels.shape:
+        raise ValueError(
+            f"features must be [T, N, ...] like labels {labels.shape}, got "
+            f"{arrays.features.shape}"
+        )
+    row_shape = arrays.features.shape[2:]
+    flat = arrays.features.reshape(-1, *row_shape)
+    for prefix, x, y in (
+        ("initial_", arrays.initial_features, arrays.initial_labels),
+        ("test_", arrays.test_features, arrays.test_labels),
+        ("", flat, labels.ravel()),
+    ):
+        checks.features(f"{prefix}features", x, row_shape=row_shape)
+        checks.labels(f"{prefix}labels", y, len(x), num_classes, missing=False)
+    return arrays
 
 
 def prepare(
@@ -189,7 +222,7 @@ def prepare(
     _check(arms, rates, num_seeds, alpha, randomness)
     noise = noise or noises.symmetric(0.0)
     num_classes = int(data.num_classes)
-    arrays = StreamArrays(*(getattr(data, name) for name in StreamArrays._fields))
+    arrays = _check_data(data, num_classes)
     num_arrivals = arrays.labels.shape[0]
     if alpha == "test" and not calibrate:
         validation_fraction = 0.0
@@ -239,12 +272,13 @@ def prepare(
     keys = Keys(jax.random.fold_in(key, 0), jax.random.fold_in(key, 1))
     spec = Spec(arrays.features.shape[2:], num_classes, capacity)
     per_run = len(rates) * num_seeds
-    num_steps = sum(
-        len(group) * per_run * learner.steps(i)
-        for group, algo in zip(groups, algos, strict=True)
-        for learner in algo.engine.learners
-        for i in range(1, num_arrivals + 1)
-    )
+    num_steps = 0
+    for group, algo in zip(groups, algos, strict=True):
+        group_runs = len(group) * per_run
+        starts = 1 if randomness == "fixed_model" else group_runs
+        for learner in algo.engine.learners:
+            steps = [learner.steps(i) for i in range(num_arrivals + 1)]
+            num_steps += starts * steps[0] + group_runs * sum(steps[1:])
     estimate = _estimate(arrays, spec, groups, algos, per_run)
 
     job = _Job(program, keys, arrays, params, tuple(runs))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rad_jax.learners.nearest import flat
+from rad_jax.learners.nearest import distances2, flat
 from rad_jax.types import Array, Examples, Learner, Queries, Spec
 
 _BLOCK_ROWS = 4096
@@ -88,10 +88,8 @@ def _predict_proba(
 ) -> Array:
     del spec, params, memory
     features = flat(queries.features)
-    # |x|^2 is the same for every class and drops out of the softmax.
-    product = jnp.matmul(features, model.mean.T, precision=jax.lax.Precision.HIGHEST)
-    relative = jnp.sum(jnp.square(model.mean), axis=-1)[None, :] - 2.0 * product
-    logits = -relative / (2.0 * model.variance)
+    distance2 = distances2(features, model.mean)
+    logits = -distance2 / (2.0 * model.variance)
     known = model.count > 0
     # With no row at all every class is equally probable.
     possible = jnp.where(jnp.any(known), known, True)[None, :]

@@ -10,7 +10,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from rad_jax.learners.nearest import smallest
+from rad_jax.learners.nearest import distances2, smallest
 from rad_jax.types import UNLABELLED, Array
 
 #: Numbers that are held at a time, for all seeds together.
@@ -44,8 +44,7 @@ def _search(
     def some(carry):
         wanted, out_label, out_distance2 = carry
         chosen, which = jax.lax.top_k(wanted.astype(jnp.int32), size)
-        difference = queries[which][:, None, :] - rows[None, :, :]
-        distance2 = jnp.sum(jnp.square(difference), axis=-1)
+        distance2 = distances2(queries[which], rows)
 
         def pick(label: Array) -> tuple[Array, Array]:
             votes = label != UNLABELLED

@@ -15,6 +15,8 @@ from rad_jax.memory import Memory
 from rad_jax.types import Array, Preparation
 
 _GROUP = 32
+#: Candidates beyond the k wanted, so that rounding rarely leaves a query in doubt.
+_SLACK = 8
 #: Floats that one block of queries may take in temporaries.
 _BLOCK_FLOATS = 1 << 24
 
@@ -69,11 +71,45 @@ def flat(features: Array) -> Array:
     return features.reshape(features.shape[0], width).astype(jnp.float32)
 
 
-def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Array]:
-    """The k nearest valid rows of each query.
+def distances2(queries: Array, rows: Array) -> Array:
+    """Squared distances, summed column by column.
 
-    Candidates come from one matrix product; their distances are then computed again
-    directly, so that equal rows are at exactly equal distances.
+    The order of summation depends on nothing but the columns, so equal rows are at
+    exactly equal distances, and differences of large numbers lose nothing.
+
+    Args:
+      queries: ``[Q, D]`` float32.
+      rows: ``[M, D]`` float32.
+
+    Returns:
+      ``[Q, M]`` float32.
+    """
+
+    def add(total, columns):
+        query, row = columns
+        return total + jnp.square(query[:, None] - row[None, :]), None
+
+    total = jnp.zeros((queries.shape[0], rows.shape[0]))
+    return jax.lax.scan(add, total, (queries.T, rows.T))[0]
+
+
+def _distances2_at(queries: Array, rows: Array, index: Array) -> Array:
+    """As `distances2`, of query i to the rows ``index[i]`` only: ``[Q, k]``."""
+
+    def add(total, columns):
+        query, row = columns
+        return total + jnp.square(query[:, None] - row[index]), None
+
+    return jax.lax.scan(add, jnp.zeros(index.shape), (queries.T, rows.T))[0]
+
+
+def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Array]:
+    """The k nearest valid rows of each query, exactly.
+
+    Candidates come from one matrix product, ranked by a lower bound of the distance
+    that allows for its rounding. Their distances are then computed directly. A query
+    whose k-th distance is not below every bound left out (ties among them) is
+    searched for among all rows directly.
 
     Args:
       queries: ``[Q, D]`` float32.
@@ -85,18 +121,62 @@ def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Ar
       ``[Q, k]`` squared distances (inf where there are fewer rows) and ``[Q, k]``
       int32 indices into rows (M there), ordered by (distance, index).
     """
-    product = jnp.matmul(queries, rows.T, precision=jax.lax.Precision.HIGHEST)
-    relative = jnp.sum(jnp.square(rows), axis=-1)[None, :] - 2.0 * product
-    value, index = smallest(jnp.where(valid[None, :], relative, jnp.inf), k)
-    distance2 = jnp.sum(jnp.square(queries[:, None, :] - rows[index]), axis=-1)
+    num_rows, width = rows.shape
+    taken = min(k + _SLACK, num_rows)
+    centre = jnp.sum(jnp.where(valid[:, None], rows, 0.0), axis=0) / jnp.maximum(
+        jnp.sum(valid), 1
+    )
+    near, far = queries - centre[None, :], rows - centre[None, :]
+    rounding = min((width + 4) * 2.0**-23, 8 * math.sqrt(width) * 2.0**-24)
+    product = jnp.matmul(near, far.T, precision=jax.lax.Precision.HIGHEST)
+    size2 = (1.0 - rounding) * jnp.sum(jnp.square(far), axis=-1)
+    bound = jnp.where(valid[None, :], size2[None, :] - 2.0 * product, jnp.inf)
+    value, index = smallest(bound, taken)
     ended = jnp.isinf(value)
     distance2, index = jax.lax.sort(
         (
-            jnp.where(ended, jnp.inf, distance2),
-            jnp.where(ended, rows.shape[0], index).astype(jnp.int32),
+            jnp.where(ended, jnp.inf, _distances2_at(queries, rows, index)),
+            jnp.where(ended, num_rows, index).astype(jnp.int32),
         ),
         dimension=1,
         num_keys=2,
+    )
+    distance2, index = distance2[:, :k], index[:, :k]
+    if taken == num_rows:
+        return distance2, index
+    least_left_out = value[:, -1] + (1.0 - rounding) * jnp.sum(
+        jnp.square(near), axis=-1
+    )
+    doubtful = ~(distance2[:, -1] < least_left_out) & ~ended[:, -1]
+    return _search_directly(queries, rows, valid, doubtful, (distance2, index))
+
+
+def _search_directly(
+    queries: Array,
+    rows: Array,
+    valid: Array,
+    doubtful: Array,
+    found: tuple[Array, Array],
+) -> tuple[Array, Array]:
+    """Replaces what was found for doubtful queries ``[Q]``, some at a time."""
+    num_queries, k = found[0].shape
+    size = min(8, num_queries)
+
+    def some(carry):
+        doubtful, distance2, index = carry
+        chosen, which = jax.lax.top_k(doubtful.astype(jnp.int32), size)
+        direct = distances2(queries[which], rows)
+        value, near = smallest(jnp.where(valid[None, :], direct, jnp.inf), k)
+        near = jnp.where(jnp.isinf(value), rows.shape[0], near).astype(jnp.int32)
+        slot = jnp.where(chosen > 0, which, num_queries)
+        return (
+            doubtful.at[which].set(False),
+            distance2.at[slot].set(value, mode="drop"),
+            index.at[slot].set(near, mode="drop"),
+        )
+
+    _, distance2, index = jax.lax.while_loop(
+        lambda carry: jnp.any(carry[0]), some, (doubtful, *found)
     )
     return distance2, index
 

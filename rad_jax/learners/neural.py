@@ -106,6 +106,13 @@ def _functions(
         weights = variables["params"]
         state = optimizer.init(weights)
         if params:
+            known = getattr(state, "hyperparams", {})
+            unknown = sorted(set(params) - set(known))
+            if unknown:
+                raise ValueError(
+                    f"params names {unknown}; the optimizer's injected hyperparameters "
+                    f"are {sorted(known)} (see optax.inject_hyperparams)"
+                )
             state = state._replace(
                 hyperparams={
                     name: jnp.asarray(params.get(name, value), jnp.float32)
@@ -210,6 +217,12 @@ def _check_module(module: nn.Module, variables, spec: Spec) -> None:
 
 
 @functools.cache
+def _steps(training: Training) -> Callable[[int], int]:
+    """One object for equal trainings (a bound method would differ each time)."""
+    return training.steps_at
+
+
+@functools.cache
 def _constant(module: nn.Module) -> Callable[[int], nn.Module]:
     return lambda num_classes: module
 
@@ -252,7 +265,7 @@ def network(
         predict_proba=predict_proba,
         bytes=nbytes,
         params=dict(params or {}),
-        steps=training.steps_at,
+        steps=_steps(training),
     )
 
 
@@ -313,6 +326,8 @@ def mlp(
             raise ValueError(
                 f"learning_rate must lie in (0, 1000], got {learning_rate}"
             )
+    if isinstance(hidden, int):
+        raise ValueError(f"hidden must be a sequence of widths, got {hidden}")
     hidden = tuple(int(width) for width in hidden)
     if any(width < 1 for width in hidden):
         raise ValueError(f"hidden widths must be at least 1, got {hidden}")
