@@ -29,7 +29,7 @@ from rad_jax.online import OnlineRad
 
 
 def seed_scaling(
-    config: stream.Config, seeds: Sequence[int], repeats: int
+    config: stream.Config, seeds: Sequence[int], repeats: int, console: Console
 ) -> list[dict]:
     """Seconds per run (one seed of one scheme), and the share that is training.
 
@@ -40,6 +40,7 @@ def seed_scaling(
       config: completed, one noise rate.
       seeds: numbers of seeds.
       repeats: interleaved repetitions; the median counts.
+      console: where to say what is going on.
 
     Returns:
       A dict for each number of seeds.
@@ -51,7 +52,10 @@ def seed_scaling(
         for n in seeds
         for name, which in (("all", config), ("half", half))
     }
-    compile_seconds = {key: s.run().compile_seconds for key, s in sweeps.items()}
+    compile_seconds = {}
+    for (n, name), planned in sweeps.items():
+        console.print(f"compiling and warming up: {n} seeds, {name} of the steps")
+        compile_seconds[n, name] = planned.run().compile_seconds
     times: dict = {key: [] for key in sweeps}
     for _ in range(repeats):
         for key, planned in sweeps.items():
@@ -161,7 +165,7 @@ def run(
     config = dataclasses.replace(config, noise_rates=config.noise_rates[:1])
     if config.steps_per_batch < 2:
         raise ValueError("--steps_per_batch must be at least 2 to time training")
-    scaling = seed_scaling(config, seeds, repeats)
+    scaling = seed_scaling(config, seeds, repeats, console)
     table = Table(title=f"{config.dataset}, {len(config.schemes)} schemes")
     for column in scaling[0]:
         table.add_column(column.replace("_", " "), justify="right")

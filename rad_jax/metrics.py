@@ -1,4 +1,4 @@
-"""Figures of one run at one arrival (SPEC 10), as pure functions on arrays.
+"""Figures of one run at one arrival, as pure functions on arrays.
 
 Spread over seeds, gap closed and the like are `rad_jax.statistics`'s.
 """

@@ -38,20 +38,24 @@ class Verdict(NamedTuple):
 
 
 class Suspects(NamedTuple):
-    """Rows whose given label is doubted or was corrected, surest doubts first.
+    """Rows whose given label is probably wrong, or was corrected.
+
+    Corrected rows come first, then by falling `doubt`.
 
     Attributes:
       row_id: ``[n]`` int32.
       given: ``[n]`` int32, label as it arrived.
-      suggested: ``[n]`` int32, the expert's label, or else what is predicted now.
-      confidence: ``[n]`` float32, probability of the suggestion; 1 for an expert's.
+      suggested: ``[n]`` int32, the expert's label, or else what is predicted now;
+        never the given one.
+      doubt: ``[n]`` float32, 1 - probability of the given label; 1 where corrected.
+        Networks are sure of themselves unless ``rad(calibrate=True)``.
       verified: ``[n]`` bool, the suggestion is an expert's.
     """
 
     row_id: np.ndarray
     given: np.ndarray
     suggested: np.ndarray
-    confidence: np.ndarray
+    doubt: np.ndarray
     verified: np.ndarray
 
 
@@ -67,7 +71,7 @@ class OnlineRad:
       >>> online.predict(new_features)
 
     Attributes:
-      state: the present `State`; a plain pytree, to be looked at or saved.
+      state: the present `State`, a plain pytree, to be looked at.
     """
 
     def __init__(self, algo: Rad, *, max_batch_size: int, seed: int = 0) -> None:
@@ -208,7 +212,10 @@ class OnlineRad:
         )
         _, found = self._find(ids)
         if not found.all():
-            raise ValueError(f"row_ids {ids[~found].tolist()} are not stored")
+            raise ValueError(
+                f"row_ids {ids[~found].tolist()} are not stored: unknown, or clean "
+                "rows held out for validation"
+            )
         for lo in range(0, n, self._size):
             part = slice(lo, lo + self._size)
             state, _ = self._answer(
@@ -251,31 +258,31 @@ class OnlineRad:
         return np.argmax(self.predict_proba(features), axis=-1).astype(np.int32)
 
     def suspects(self) -> Suspects:
-        """Stored rows whose given label is doubted, or was corrected by an expert.
+        """Stored rows whose given label is probably wrong.
 
-        A row is doubted if it was given a label and is not trained on.
+        Those are the rows that an expert gave another label, and the labelled rows
+        that are not trained on and of which another class is predicted now.
         """
         memory, per_seed = self.state.shared.memory, self.state.per_seed
         given, label = np.asarray(per_seed.given), np.asarray(per_seed.label)
         status = np.asarray(per_seed.status)
-        verified = (status == RowStatus.VERIFIED) & (given != label)
-        doubted = (status == RowStatus.DROPPED) | (status == RowStatus.PENDING)
+        corrected = (status == RowStatus.VERIFIED) & (given != label)
+        rejected = (status == RowStatus.DROPPED) | (status == RowStatus.PENDING)
         labelled = np.asarray(memory.valid) & (given != UNLABELLED)
-        slots = np.flatnonzero(labelled & (verified | doubted))
-        if not slots.size:
-            probs = np.zeros((0, self._algo.engine.num_classes), np.float32)
-        else:
+        slots = np.flatnonzero(labelled & (corrected | rejected))
+        given, verified = given[slots], corrected[slots]
+        probs = np.zeros((0, self._algo.engine.num_classes), np.float32)
+        if slots.size:
             probs = self._probabilities(np.asarray(memory.features)[slots])
-        verified = verified[slots]
         suggested = np.where(verified, label[slots], np.argmax(probs, axis=-1))
-        doubt = 1.0 - probs[np.arange(slots.size), given[slots]]
-        order = np.argsort(-np.where(verified, 2.0, doubt), kind="stable")
-        confidence = np.where(verified, 1.0, probs.max(axis=-1, initial=0.0))
+        doubt = np.where(verified, 1.0, 1.0 - probs[np.arange(slots.size), given])
+        order = np.lexsort((-doubt, ~verified))
+        order = order[(suggested != given)[order]]
         return Suspects(
             row_id=np.asarray(memory.row_id)[slots][order],
-            given=given[slots][order].astype(np.int32),
+            given=given[order].astype(np.int32),
             suggested=suggested[order].astype(np.int32),
-            confidence=confidence[order].astype(np.float32),
+            doubt=doubt[order].astype(np.float32),
             verified=verified[order],
         )
 

@@ -193,8 +193,17 @@ def rad(
       The algorithm, as pure functions.
 
     Raises:
+      TypeError: for something that is no learner, scheme or expert.
       ValueError: for a value out of range.
     """
+    for name, value, kind, example in (
+        ("classifier", classifier, Learner, "knn(5)"),
+        ("label_model", label_model, Learner | None, "mlp()"),
+        ("selection", selection, SelectionScheme, "basic()"),
+        ("expert", expert, Expert | None, "experts.perfect()"),
+    ):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be a value such as {example}, got {value!r}")
     if not 2 <= num_classes <= MAX_CLASSES:
         raise ValueError(f"num_classes must lie in 2..{MAX_CLASSES}, got {num_classes}")
     if memory_capacity < 1:

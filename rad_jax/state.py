@@ -83,7 +83,8 @@ class State(NamedTuple):
 
 
 #: `in_axes` and `out_axes` for a vmap over seeds. A write to `Shared` that depended
-#: on a seed would be an error of vmap.
+#: on a seed would be an error of vmap. `Rad.init` takes them too if seeds differ in
+#: ``Keys.init`` only: ``in_axes=(Keys(init=0, order=None), None)``.
 STATE_AXES = State(shared=None, per_seed=0)  # type: ignore[arg-type]
 #: Seeds see the same rows under different labels.
 BATCH_AXES = Batch(features=None, label=0, valid=None, row_id=None)  # type: ignore[arg-type]

@@ -58,6 +58,7 @@ SUMMARY_METRICS = (
 #: Arrivals that ``last10_accuracy`` averages (all of them, where there are fewer).
 LAST_ARRIVALS = 10
 
+_FEWEST_SEEDS = 4  # that a bootstrap interval can be had from
 _UPPER_QUANTILE = 0.975  # of a two-sided 95% interval
 # A bootstrap resample whose gap is below this share of the observed gap has no ratio.
 _SMALLEST_GAP_SHARE = 0.1
@@ -251,12 +252,12 @@ def gap_closed(
     The interval is half the width of the 95% percentile interval, with the levels
     moved outwards as the t interval of n seeds demands. Measured on normal data it
     covers 94 to 95% from n = 8 on (the plain one: 89% at 8, 93% at 30), but only 88%
-    at n = 4 and 74% at n = 3: resampling cannot go beyond the seeds there are. A
-    resample whose gap is
-    below a tenth of the observed gap has no ratio: it counts as minus infinity for the
-    lower end and as plus infinity for the upper. So a few of them widen the interval,
-    and as soon as an end would be infinite, that is, as soon as the gap cannot be told
-    from zero at this level, the spread is NaN.
+    at n = 4, and below that too little to be reported: resampling cannot go beyond the
+    seeds there are. A resample whose gap is below a tenth of the observed gap has no
+    ratio: it counts as minus infinity for the lower end and as plus infinity for the
+    upper. So a few of them widen the interval, and as soon as an end would be infinite,
+    that is, as soon as the gap cannot be told from zero at this level, the spread is
+    NaN.
 
     Args:
       values: ``[n]``, one accuracy a seed.
@@ -270,7 +271,7 @@ def gap_closed(
     Returns:
       Scalars: the ratio; the standard deviation of the resampled ratios (a standard
       error of the ratio, not a spread over seeds); half the width of the interval.
-      With one seed, the ratio and NaN.
+      With fewer than 4 seeds, the ratio and NaN.
 
     Raises:
       ValueError: shapes that differ, or ``minimum_gap <= 0``.
@@ -297,7 +298,7 @@ def gap_closed(
     if gap < minimum_gap:
         return blank
     ratio_only = blank._replace(mean=np.asarray(gain / gap))
-    if n == 1:
+    if n < _FEWEST_SEEDS:
         return ratio_only
 
     drawn = np.random.default_rng(seed).integers(n, size=(num_bootstrap, n))
@@ -322,7 +323,7 @@ def gap_closed(
 
 
 def summarize(result: SweepResult) -> list[SummaryRow]:
-    """The figures of SPEC 10: `SUMMARY_METRICS` of every scheme and noise rate.
+    """`SUMMARY_METRICS` of every scheme and noise rate.
 
     At the last arrival, except ``last10_accuracy`` (mean of the user's accuracy over
     the last `LAST_ARRIVALS`) and ``realised_noise`` (mean over arrivals). The two

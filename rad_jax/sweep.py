@@ -35,7 +35,7 @@ from rad_jax.types import (
     as_arrays,
 )
 
-#: What differs between seeds, in the paper's words (SPEC 8).
+#: What differs between seeds, in the paper's words.
 RANDOMNESS = ("fixed_model", "fixed_noise", "double_random")
 
 
@@ -150,7 +150,7 @@ def _check(arms, rates, num_seeds, alpha, randomness) -> None:
 def _check_data(data, num_classes: int) -> StreamArrays:
     """The arrays of a stream: finite features of one width, true labels in range."""
     arrays = StreamArrays(
-        *(np.asarray(getattr(data, name)) for name in StreamArrays._fields)
+        *(np.asarray(getattr(data, name)) for name in StreamArrays._fields)  # type: ignore[arg-type]
     )
     labels = arrays.labels
     if labels.ndim != 2 or not labels.size:

@@ -61,7 +61,7 @@ class Batch(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """The two keys that a run holds (SPEC 8); the noise has a third, outside.
+    """The two keys that a run holds; the noise has a third, outside.
 
     Attributes:
       init: initialisation of models.

@@ -1,7 +1,7 @@
 """How unsure a row of class probabilities is: scores, highest = ask first.
 
 Every score maps probabilities ``[N, K]`` and given labels ``[N]`` (-1 for none) to
-``[N]`` float32. Probabilities are clipped at 1e-6 (SPEC 3).
+``[N]`` float32. Probabilities are clipped at 1e-6.
 """
 
 from collections.abc import Callable

@@ -128,14 +128,20 @@ class TestGapClosed:
         assert estimate.mean == pytest.approx((0.85 - 0.7) / (0.95 - 0.7))
 
     def test_bootstrap_by_hand(self):
-        # Two seeds with ratios 0 and 1 at the same gap: resamples have 0, .5 or 1 with
-        # probabilities 1/4, 1/2, 1/4, so standard deviation sqrt(1/8).
+        # Four seeds with ratios 0, 0, 1, 1 at the same gap: a resample's ratio is the
+        # mean of four fair coins, of standard deviation sqrt(1/4/4). The interval at
+        # these levels holds all of it: 0 to 1.
         estimate = statistics.gap_closed(
-            [0.5, 0.9], [0.5, 0.5], [0.9, 0.9], num_bootstrap=20_000
+            [0.5, 0.9] * 2, [0.5] * 4, [0.9] * 4, num_bootstrap=20_000
         )
         assert estimate.mean == pytest.approx(0.5)
-        assert estimate.std == pytest.approx(math.sqrt(1 / 8), rel=0.02)
+        assert estimate.std == pytest.approx(1 / 4, rel=0.02)
         assert estimate.ci95 == pytest.approx(0.5)
+
+    def test_three_seeds_give_a_ratio_and_no_interval(self):
+        estimate = statistics.gap_closed([0.5, 0.9, 0.7], [0.5] * 3, [0.9] * 3)
+        assert estimate.mean == pytest.approx(0.5)
+        assert np.isnan([estimate.std, estimate.ci95]).all()
 
     @given(accuracies)
     @settings(max_examples=50, deadline=None)
@@ -143,7 +149,8 @@ class TestGapClosed:
         _, no_sel, opt_sel = np.transpose(rows)
         for values, expected in ((no_sel, 0), (opt_sel, 1)):
             estimate = statistics.gap_closed(values, no_sel, opt_sel, num_bootstrap=100)
-            np.testing.assert_allclose(estimate, (expected, 0, 0), atol=1e-12)
+            spread = 0 if len(rows) >= 4 else NAN
+            np.testing.assert_allclose(estimate, (expected, spread, spread), atol=1e-12)
 
     @given(accuracies, st.floats(0.1, 10), st.floats(-3, 3))
     @settings(max_examples=50, deadline=None)
@@ -305,9 +312,9 @@ class TestSummarize:
             ("basic", 0.75, 0.25),
         ):
             figures = [*rows[scheme, 0.4, "gap_closed"][3:]]
-            np.testing.assert_allclose(figures, [gap, 0, 0], atol=1e-9)
+            np.testing.assert_allclose(figures, [gap, NAN, NAN], atol=1e-9)
             figures = [*rows[scheme, 0.4, "classifier_gap_closed"][3:]]
-            np.testing.assert_allclose(figures, [own, 0, 0], atol=1e-9)
+            np.testing.assert_allclose(figures, [own, NAN, NAN], atol=1e-9)
 
     def test_gaps_need_both_baselines(self):
         result = make_result(schemes=("no_selection", "basic"))
