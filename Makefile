@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(VENV)/bin/python -m experiments.stream --num_seeds=16 --noise_rates=0.2,0.4 --output_dir=results/demo
 
 test: $(STAMP)
-	$(VENV)/bin/python -m pytest -n 2 -m "not slow"
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 slow: $(STAMP)
 	$(VENV)/bin/python -m pytest -m slow

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from experiments import flags, names, stream
 from rad_jax import Training, rad
-from rad_jax.files import OutputError, atomic_path, check_output_dir
+from rad_jax.files import atomic_path, check_output_dir
 from rad_jax.online import OnlineRad
 
 
@@ -199,7 +199,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         seeds = [int(n) for n in absl_flags.FLAGS.seeds]
         run(stream.config_from_flags(), seeds, absl_flags.FLAGS.repeats, Console())
-    except (ValueError, OutputError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
 
 

@@ -8,6 +8,7 @@ history.csv, per_class.csv, confusion.csv, config.json, accuracy.png and selecti
 to --output_dir.
 """
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -30,7 +31,7 @@ from rich.progress import (
 
 from experiments import flags, names
 from rad_jax import Training, datasets, report, sweep
-from rad_jax.files import OutputError, check_output_dir
+from rad_jax.files import check_output_dir
 from rad_jax.statistics import SweepResult
 from rad_jax.types import Learner
 
@@ -312,8 +313,8 @@ def run(config: Config, console: Console | None = None) -> SweepResult:
     with _progress(planned.num_arrivals, console) as on_progress:
         result = planned.run(on_progress)
     result.config = dataclasses.asdict(config)
+    report.write_report(result, output_dir)  # before anything is printed: it may fail
     report.print_summary(result, console)
-    report.write_report(result, output_dir)
     console.print(
         f"compiled in {result.compile_seconds:.1f} s, ran in "
         f"{result.run_seconds:.1f} s; tables and pictures are in {output_dir}",
@@ -353,9 +354,10 @@ class _progress:
         if not self._console.is_terminal and tenth > self._printed:
             self._printed = tenth
             seconds = time.monotonic() - self._begin
-            self._console.print(
-                f"arrival {done}/{self._total}, {seconds:.0f} s", highlight=False
-            )
+            with contextlib.suppress(OSError):  # a full log must not end the run
+                self._console.print(
+                    f"arrival {done}/{self._total}, {seconds:.0f} s", highlight=False
+                )
 
 
 def main(argv: Sequence[str]) -> None:
@@ -365,10 +367,10 @@ def main(argv: Sequence[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # JAX logs every backend it looks for
     try:
         run(config_from_flags(), Console())
-    except (ValueError, OutputError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted; nothing was written")
+        sys.exit("interrupted")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,10 @@ def _some(values) -> str:
 
 
 def _array(name: str, values: ArrayLike) -> np.ndarray:
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError(
+            f"{name} must not be a masked array: fill or drop what is masked"
+        )
     try:
         return np.asarray(values)
     except ValueError as error:  # rows of different lengths

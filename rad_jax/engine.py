@@ -35,6 +35,7 @@ from rad_jax.validation import accuracy, stratified_split
 
 # What keys are folded with. A single model is a classifier: it trains as C would.
 _LABEL_MODEL, _CLASSIFIER, _TIES, _EXPERT = range(4)
+_AGAIN = 1 << 20
 _SPLIT = 2**31 - 1  # beside the indices of arrivals, none of which gets here
 
 
@@ -147,6 +148,12 @@ def _shared_parts(
                 f"the clean batch has {features.shape[0]} rows and all of them "
                 "validate: none is left to train on"
             )
+        to_store = features.shape[0] - held_out.shape[0]
+        if to_store > capacity:
+            raise memory.MemoryFullError(
+                f"memory_capacity={capacity} rows: {to_store} clean rows are to be "
+                "stored; raise memory_capacity"
+            )
         slot = jnp.where(validates, held_out, features.shape[0])
         trains = valid.at[slot].set(False, mode="drop")
         empty = memory.empty(capacity, features.shape[1:], features.dtype)
@@ -243,7 +250,7 @@ def _model_parts(
             weight=trained_on.astype(jnp.float32),
         )
         arrival_key = jax.random.fold_in(shared.order_key, shared.arrival)
-        again = jax.random.fold_in(arrival_key, shared.times_learned)
+        again = jax.random.fold_in(arrival_key, _AGAIN + shared.times_learned)
         arrival_key = jax.lax.select(shared.times_learned > 0, again, arrival_key)
         models = tuple(
             learner.fit(
@@ -345,6 +352,9 @@ def build(
             Evidence(probs[0], probs[-1], label, stored, seen),
             key=jax.random.fold_in(key, _TIES),
         )
+        chex.assert_equal_shape((chosen.keep, chosen.query, chosen.label, label))
+        chex.assert_type((chosen.keep, chosen.query), bool)
+        chex.assert_type(chosen.label, int)
         query = chosen.query & stored
         keep = chosen.keep & stored & ~query & (chosen.label != UNLABELLED)
         kept_or_not = jnp.where(keep, RowStatus.KEPT, RowStatus.DROPPED)

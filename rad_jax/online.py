@@ -62,6 +62,8 @@ class Suspects(NamedTuple):
 class OnlineRad:
     """An on-line learner with a memory, for use from plain Python.
 
+    One thread at a time: calls change the state.
+
     Example:
       >>> online = OnlineRad(algo, max_batch_size=100)
       >>> online.start(clean_features, clean_labels)

@@ -64,6 +64,9 @@ class Rad(NamedTuple):
 def _compose(engine: Engine) -> Rad:
     """Puts the shared and the per-seed parts together; cached like the parts."""
 
+    def learned(shared: Shared) -> Shared:
+        return shared._replace(times_learned=shared.times_learned + 1)
+
     def init(key: Array | Keys, clean_batch: Batch, params: Params) -> State:
         keys = key
         if not isinstance(keys, Keys):
@@ -72,7 +75,7 @@ def _compose(engine: Engine) -> Rad:
         features, label, valid, row_id = clean_batch
         shared, arrival = engine.start(keys, features, valid, row_id, label)
         per_seed = engine.init_seed(shared, arrival, label, keys.init, params)
-        return State(shared, per_seed)
+        return State(learned(shared), per_seed)
 
     def observe_and_judge(
         state: State, batch: Batch, true_label: Array | None
@@ -97,9 +100,6 @@ def _compose(engine: Engine) -> Rad:
         per_seed = engine.answer_seed(state.per_seed, slots, labels)
         return State(state.shared, per_seed), found & (labels >= 0)
 
-    def learned(shared: Shared) -> Shared:
-        return shared._replace(times_learned=shared.times_learned + 1)
-
     def learn(state: State) -> State:
         per_seed = engine.learn_seed(state.shared, state.per_seed)
         return State(learned(state.shared), per_seed)
@@ -114,6 +114,7 @@ def _compose(engine: Engine) -> Rad:
         return State(learned(shared), per_seed), info
 
     def predict_proba(state: State, features: Array) -> Array:
+        _check_features(features, state.shared.memory)
         shared, per_seed = state
         queries = engine.track(shared, features)
         probs = engine.probabilities(shared, per_seed, queries)
@@ -150,9 +151,13 @@ def _check_batch(batch: Batch, store: memory.Memory | None = None) -> None:
         raise ValueError("batch has no rows; it must have at least one")
     if not jnp.issubdtype(batch.label.dtype, jnp.integer):
         raise ValueError(f"label must have an integer dtype, got {batch.label.dtype}")
-    if store is None:
-        return
-    expected, came = store.features, batch.features
+    chex.assert_type(batch.valid, bool)
+    if store is not None:
+        _check_features(batch.features, store)
+
+
+def _check_features(came: Array, store: memory.Memory) -> None:
+    expected = store.features
     if came.shape[1:] != expected.shape[1:] or came.dtype != expected.dtype:
         raise ValueError(
             f"features must be {expected.dtype} of shape [N, "

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -250,16 +251,26 @@ WRITERS: dict[str, Callable[[SweepResult, Path], None]] = {
 
 
 def write_report(result: SweepResult, output_dir: str | os.PathLike[str]) -> list[Path]:
-    """Writes every file of `WRITERS`, the figures before the pictures.
+    """Writes every file of `WRITERS`.
+
+    They are made in a hidden folder first and then moved, so that a failure leaves an
+    earlier run's files as they were, all of them.
 
     Args:
       result: what the sweep measured.
-      output_dir: an existing directory (see `check_output_dir`).
+      output_dir: where to; created if it has gone since `check_output_dir`.
 
     Returns:
       The paths written.
+
+    Raises:
+      OSError: if something cannot be written.
     """
-    paths = [Path(output_dir) / name for name in WRITERS]
-    for path, write in zip(paths, WRITERS.values(), strict=True):
-        write(result, path)
-    return paths
+    output_dir = Path(output_dir)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unfinished_", dir=output_dir) as staging:
+        for name, write in WRITERS.items():
+            write(result, Path(staging) / name)
+        for name in WRITERS:
+            os.replace(Path(staging) / name, output_dir / name)
+    return [output_dir / name for name in WRITERS]

@@ -220,6 +220,10 @@ def prepare(
     """
     arms, rates = tuple(arms), tuple(float(rate) for rate in noise_rates)
     _check(arms, rates, num_seeds, alpha, randomness)
+    if not 0.0 <= validation_fraction < 1.0:
+        raise ValueError(
+            f"validation_fraction must lie in [0, 1), got {validation_fraction}"
+        )
     noise = noise or noises.symmetric(0.0)
     num_classes = int(data.num_classes)
     arrays = _check_data(data, num_classes)
@@ -227,7 +231,13 @@ def prepare(
     if alpha == "test" and not calibrate:
         validation_fraction = 0.0
     initial = arrays.initial_labels.shape[0]
-    capacity = initial - round(validation_fraction * initial) + arrays.labels.size
+    trained = initial - round(validation_fraction * initial)
+    if not trained:
+        raise ValueError(
+            f"validation_fraction={validation_fraction} of {initial} clean rows leaves "
+            "none to train on"
+        )
+    capacity = trained + arrays.labels.size
 
     key = jax.random.key(seed)
     members = [

@@ -13,9 +13,8 @@ def stratified_split(
     """Chooses rows for validation, every class in proportion.
 
     The r-th of the n rows of a class (in random order) has rank ``(r + 1/2) / n``;
-    the rows of lowest rank validate. So classes are rounded by Webster's rule, and a
-    class of one or two rows keeps them for training as long as less than a quarter
-    validates.
+    the rows of lowest rank validate. So classes are rounded by Webster's rule, and
+    classes of one or two rows give none as long as larger ones can.
 
     Args:
       key: which rows of a class.

@@ -5,11 +5,17 @@ import sys
 from pathlib import Path
 
 _FLAG = "--xla_force_host_platform_device_count"
+#: The suite compiles much and runs little.
+_COMPILE_FAST = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 if "jax" in sys.modules:
     raise RuntimeError("jax was imported before tests/conftest.py could set XLA_FLAGS")
 if _FLAG not in os.environ.get("XLA_FLAGS", ""):
     # JAX reads it once. JAX_PLATFORMS is left to whoever runs the tests.
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=4".strip()
+    os.environ["XLA_FLAGS"] = " ".join(
+        [os.environ.get("XLA_FLAGS", ""), f"{_FLAG}=4", _COMPILE_FAST]
+    ).strip()
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402

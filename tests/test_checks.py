@@ -54,10 +54,19 @@ def test_features_accepts_one_row_and_one_column():
     assert checks.features("x", [[7]]).shape == (1, 1)
 
 
-def test_features_accepts_the_largest_float32_and_subnormals():
-    largest = np.finfo(np.float32).max
+def test_features_accepts_the_largest_allowed_and_subnormals():
+    largest = np.float32(1e15)
     out = checks.features("x", np.array([[largest, -largest, 1e-300]], np.float64))
     np.testing.assert_array_equal(out, np.float32([[largest, -largest, 0]]))
+
+
+def test_features_refuses_values_whose_squares_would_overflow():
+    rejected(checks.features, "my_x", [[1.0], [2e15]], says=["my_x", "1e+15", "rows 1"])
+
+
+def test_masked_arrays_are_refused():
+    hidden = np.ma.masked_array(np.ones((2, 2)), mask=np.eye(2, dtype=bool))
+    rejected(checks.features, "my_x", hidden, says=["my_x", "masked"])
 
 
 def test_features_leaves_what_it_was_given_alone():

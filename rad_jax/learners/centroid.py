@@ -31,9 +31,9 @@ def _init(spec: Spec, params, key) -> CentroidModel:
     del params, key
     width = math.prod(spec.feature_shape)
     return CentroidModel(
-        mean=jnp.zeros((spec.num_classes, width)),
-        count=jnp.zeros(spec.num_classes),
-        variance=jnp.ones(()),
+        mean=jnp.zeros((spec.num_classes, width), jnp.float32),
+        count=jnp.zeros(spec.num_classes, jnp.float32),
+        variance=jnp.ones((), jnp.float32),
     )
 
 
@@ -76,7 +76,7 @@ def _fit(
         distance2 = jnp.sum(jnp.square(features - own), axis=-1)
         return sum_ + jnp.sum(weight * distance2), None
 
-    squares, _ = jax.lax.scan(spread, jnp.zeros(()), blocks)
+    squares, _ = jax.lax.scan(spread, jnp.zeros((), jnp.float32), blocks)
     rows = jnp.sum(count)
     variance = jnp.maximum(squares / jnp.maximum(rows, 1e-12), 1e-12)
     new = CentroidModel(mean, count, variance)

@@ -89,7 +89,7 @@ def distances2(queries: Array, rows: Array) -> Array:
         query, row = columns
         return total + jnp.square(query[:, None] - row[None, :]), None
 
-    total = jnp.zeros((queries.shape[0], rows.shape[0]))
+    total = jnp.zeros((queries.shape[0], rows.shape[0]), jnp.float32)
     return jax.lax.scan(add, total, (queries.T, rows.T))[0]
 
 
@@ -100,7 +100,9 @@ def _distances2_at(queries: Array, rows: Array, index: Array) -> Array:
         query, row = columns
         return total + jnp.square(query[:, None] - row[index]), None
 
-    return jax.lax.scan(add, jnp.zeros(index.shape), (queries.T, rows.T))[0]
+    return jax.lax.scan(add, jnp.zeros(index.shape, jnp.float32), (queries.T, rows.T))[
+        0
+    ]
 
 
 def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Array]:

@@ -89,7 +89,7 @@ def weighted_cross_entropy(logits: Array, label: Array, weight: Array) -> Array:
 def _shuffled(key: jax.Array, valid: Array, padding: int) -> Array:
     """The valid slots in random order, then the others, then padding."""
     draw = jnp.where(valid, jax.random.uniform(key, valid.shape), 2.0)
-    return jnp.pad(jnp.argsort(draw), (0, padding))
+    return jnp.pad(jnp.argsort(draw).astype(jnp.int32), (0, padding))
 
 
 @functools.cache
