@@ -484,8 +484,7 @@ def test_default_learners_and_other_settings_run(other_run):
     assert config["flags"]["classifier"] == "knn"
     assert config["flags"]["alpha"] == "test"
     assert config["flags"]["query_budget"] == 2, "a tenth of a batch"
-    # The clean batch is learned once for all runs.
-    steps = 30 + 3 * 3 * sum(30 + 4 * i for i in (1, 2, 3))
+    steps = 3 * 3 * (30 + sum(30 + 4 * i for i in (1, 2, 3)))
     assert f"{steps:,} gradient steps" in text
 
 
