@@ -1,4 +1,4 @@
-"""The compiled parts of a sweep: start, advance by some arrivals, finish.
+"""The compiled parts of a sweep (start, advance, finish), and how they are run.
 
 Runs with two models and runs with one (RAD Slim) are two vmapped groups of the same
 program; they share features, neighbour lists and true labels.
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rad_jax import metrics, stream
 from rad_jax.engine import Engine, classify
@@ -257,3 +258,69 @@ def unalias(tree: PyTree) -> PyTree:
 
 def _is_key(leaf) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+class Job(NamedTuple):
+    """A program and its arguments."""
+
+    program: Program
+    keys: Keys
+    arrays: StreamArrays
+    params: tuple[Params, ...]
+    runs: tuple[Runs, ...]
+
+    @property
+    def segment(self) -> int:
+        """Arrivals between two reports of progress."""
+        return max(1, self.arrays.labels.shape[0] // 50)
+
+
+def _empty_history(first: PyTree, segment: int) -> PyTree:
+    return jax.tree.map(lambda x: jnp.zeros((segment, *x.shape), jnp.float32), first)
+
+
+def execute(job: Job, progress: Callable[[int], None] | None):
+    """Runs all arrivals, some at a time.
+
+    Returns:
+      Figures ``[T + 1, R]`` by name and group; confusion matrices by group; seconds
+      of compilation and of the rest.
+    """
+    program = job.program
+    compiled_before = _compile_seconds(program)
+    begin_time = time.perf_counter()
+    data = StreamArrays(*(jnp.asarray(x) for x in job.arrays))
+    num_arrivals = data.labels.shape[0]
+    carry, first = program.begin(job.keys, data, job.params, job.runs)
+    carry = unalias(carry)
+    rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]
+    done = 0
+    while done < num_arrivals:
+        count = min(job.segment, num_arrivals - done)
+        history = _empty_history(first, job.segment)
+        carry, history = program.advance(carry, history, data, job.runs, done, count)
+        rows.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], history))
+        done += count
+        if progress is not None:
+            progress(done)
+    confusions = jax.device_get(program.finish(carry, job.runs))
+    elapsed = time.perf_counter() - begin_time
+    compile_seconds = _compile_seconds(program) - compiled_before
+    figures = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
+    return figures, confusions, (compile_seconds, elapsed - compile_seconds)
+
+
+def compiled_bytes(job: Job) -> int:
+    """Compiles, runs nothing, and asks the compiler what the programs take."""
+    data = StreamArrays(*(jnp.asarray(x) for x in job.arrays))
+    begin = (job.keys, data, job.params, job.runs)
+    carry, first = job.program.begin.eval_shape(*begin)
+    history = jax.eval_shape(lambda x: _empty_history(x, job.segment), first)
+    return max(
+        job.program.begin.nbytes(*begin),
+        job.program.advance.nbytes(carry, history, data, job.runs, 0, 1),
+    )
+
+
+def _compile_seconds(program: Program) -> float:
+    return sum(part.seconds for part in program)

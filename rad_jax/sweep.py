@@ -7,7 +7,6 @@ two vmapped groups of the same program.
 """
 
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -19,9 +18,15 @@ from rad_jax import checks, stream
 from rad_jax import noise as noises
 from rad_jax import selection as selections
 from rad_jax.memory import nbytes as memory_nbytes
-from rad_jax.program import Program, Runs, StreamArrays, make_program, unalias
+from rad_jax.program import (
+    Job,
+    Runs,
+    StreamArrays,
+    compiled_bytes,
+    execute,
+    make_program,
+)
 from rad_jax.rad import rad
-from rad_jax.state import Params
 from rad_jax.statistics import HISTORY_METRICS, SweepResult
 from rad_jax.types import (
     Expert,
@@ -29,7 +34,6 @@ from rad_jax.types import (
     Learner,
     Noise,
     PRNGKey,
-    PyTree,
     SelectionScheme,
     Spec,
     as_arrays,
@@ -291,11 +295,11 @@ def prepare(
             num_steps += starts * steps[0] + group_runs * sum(steps[1:])
     estimate = _estimate(arrays, spec, groups, algos, per_run)
 
-    job = _Job(program, keys, arrays, params, tuple(runs))
+    job = Job(program, keys, arrays, params, tuple(runs))
     shape = (len(arms), len(rates), num_seeds)
 
     def run(progress: Callable[[int], None] | None = None) -> SweepResult:
-        figures, confusions, seconds = _execute(job, progress)
+        figures, confusions, seconds = execute(job, progress)
         compile_seconds, run_seconds = seconds
         commonest = np.bincount(np.asarray(arrays.test_labels)).max()
         return SweepResult(
@@ -322,75 +326,9 @@ def prepare(
         num_arrivals=num_arrivals,
         num_steps=num_steps,
         estimated_bytes=estimate,
-        compiled_bytes=functools.partial(_compiled_bytes, job),
+        compiled_bytes=functools.partial(compiled_bytes, job),
         run=run,
     )
-
-
-class _Job(NamedTuple):
-    """A program and its arguments."""
-
-    program: Program
-    keys: Keys
-    arrays: StreamArrays
-    params: tuple[Params, ...]
-    runs: tuple[Runs, ...]
-
-    @property
-    def segment(self) -> int:
-        """Arrivals between two reports of progress."""
-        return max(1, self.arrays.labels.shape[0] // 50)
-
-
-def _empty_history(first: PyTree, segment: int) -> PyTree:
-    return jax.tree.map(lambda x: jnp.zeros((segment, *x.shape), jnp.float32), first)
-
-
-def _execute(job: _Job, progress: Callable[[int], None] | None):
-    """Runs all arrivals, some at a time.
-
-    Returns:
-      Figures ``[T + 1, R]`` by name and group; confusion matrices by group; seconds
-      of compilation and of the rest.
-    """
-    program = job.program
-    compiled_before = _compile_seconds(program)
-    begin_time = time.perf_counter()
-    data = StreamArrays(*(jnp.asarray(x) for x in job.arrays))
-    num_arrivals = data.labels.shape[0]
-    carry, first = program.begin(job.keys, data, job.params, job.runs)
-    carry = unalias(carry)
-    rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]
-    done = 0
-    while done < num_arrivals:
-        count = min(job.segment, num_arrivals - done)
-        history = _empty_history(first, job.segment)
-        carry, history = program.advance(carry, history, data, job.runs, done, count)
-        rows.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], history))
-        done += count
-        if progress is not None:
-            progress(done)
-    confusions = jax.device_get(program.finish(carry, job.runs))
-    elapsed = time.perf_counter() - begin_time
-    compile_seconds = _compile_seconds(program) - compiled_before
-    figures = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
-    return figures, confusions, (compile_seconds, elapsed - compile_seconds)
-
-
-def _compiled_bytes(job: _Job) -> int:
-    """Compiles, runs nothing, and asks the compiler what the programs take."""
-    data = StreamArrays(*(jnp.asarray(x) for x in job.arrays))
-    begin = (job.keys, data, job.params, job.runs)
-    carry, first = job.program.begin.eval_shape(*begin)
-    history = jax.eval_shape(lambda x: _empty_history(x, job.segment), first)
-    return max(
-        job.program.begin.nbytes(*begin),
-        job.program.advance.nbytes(carry, history, data, job.runs, 0, 1),
-    )
-
-
-def _compile_seconds(program: Program) -> float:
-    return sum(part.seconds for part in program)
 
 
 def _gather(groups, shape, values) -> np.ndarray:
