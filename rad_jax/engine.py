@@ -113,17 +113,21 @@ def _shared_parts(
     }
 
     def track(shared: Shared, features: Array) -> Queries:
-        return _prepare(shared.memory, features)
+        return _prepare(shared.memory, shared.prepared, features)
 
-    def _prepare(store: memory.Memory, features: Array) -> Queries:
+    def _prepare(store: memory.Memory, bases: dict, features: Array) -> Queries:
         if not features.shape[0]:
             return Queries(features, {})  # no validation rows
-        prepared = {name: p.build(store, features) for name, p in preparations.items()}
+        prepared = {
+            name: p.build(bases[name], store, features)
+            for name, p in preparations.items()
+        }
         return Queries(features, prepared)
 
     def extend(queries: Queries, shared: Shared, arrival: Arrival) -> Queries:
         extended = {
             name: preparations[name].extend(
+                shared.prepared[name],
                 prepared,
                 queries.features,
                 shared.memory,
@@ -159,12 +163,14 @@ def _shared_parts(
         empty = memory.empty(capacity, features.shape[1:], features.dtype)
         index = jnp.zeros((), jnp.int32)
         store, slots = memory.write(empty, features, row_id, trains, index)
+        bases = {name: p.start(store) for name, p in preparations.items()}
         shared = Shared(
             memory=store,
+            prepared=bases,
             arrival=index,
             times_learned=jnp.zeros((), jnp.int32),
             order_key=keys.order,
-            validation=_prepare(store, features[held_out]),
+            validation=_prepare(store, bases, features[held_out]),
             validation_label=label[held_out],
             validation_valid=validates,
         )
@@ -173,12 +179,16 @@ def _shared_parts(
     def observe(
         shared: Shared, features: Array, valid: Array, row_id: Array
     ) -> tuple[Shared, Arrival]:
-        queries = _prepare(shared.memory, features)  # against what was there before
+        queries = track(shared, features)  # against what was there before
         index = shared.arrival + 1
         store, slots = memory.write(shared.memory, features, row_id, valid, index)
         arrival = Arrival(queries, valid, slots)
         shared = shared._replace(
             memory=store,
+            prepared={
+                name: p.store(shared.prepared[name], store, slots, valid)
+                for name, p in preparations.items()
+            },
             arrival=index,
             times_learned=jnp.zeros_like(shared.times_learned),
         )
@@ -248,6 +258,7 @@ def _model_parts(
             arrival=shared.arrival,
             label=per_seed.label,
             weight=trained_on.astype(jnp.float32),
+            prepared=shared.prepared,
         )
         arrival_key = jax.random.fold_in(shared.order_key, shared.arrival)
         again = jax.random.fold_in(arrival_key, _AGAIN + shared.times_learned)

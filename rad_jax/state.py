@@ -28,6 +28,8 @@ class Shared(NamedTuple):
 
     Attributes:
       memory: everything that arrived.
+      prepared: by `Preparation.name`, what learners made of the clean batch and of the
+        stored rows.
       arrival: int32 scalar, index of the latest arrival, 0 for the clean batch.
       times_learned: int32 scalar, how often `learn` was called at this arrival: it
         may be called again when late answers come, and then sees other minibatches.
@@ -38,6 +40,7 @@ class Shared(NamedTuple):
     """
 
     memory: Memory
+    prepared: dict[str, PyTree]
     arrival: Array
     times_learned: Array
     order_key: PRNGKey

@@ -351,7 +351,7 @@ def _estimate(arrays: StreamArrays, spec: Spec, groups, algos, per_run: int) -> 
         for learner in algo.engine.learners
         if learner.preparation is not None
     }
-    shared += sum(p.bytes(num_queries) for p in preparations)
+    shared += sum(p.bytes(spec, num_queries) for p in preparations)
     runs = 0
     for group, algo in zip(groups, algos, strict=True):
         one = spec.capacity * 5 + sum(

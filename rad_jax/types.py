@@ -82,6 +82,7 @@ class Examples(NamedTuple):
       arrival: int32 scalar, shared: index of the arrival (0 for the clean batch).
       label: ``[M]`` int, per seed: the label to train on.
       weight: ``[M]`` float32, per seed: 0 for rows that must influence nothing.
+      prepared: shared: by `Preparation.name`, its basis (bins, kernel features).
     """
 
     features: Array
@@ -90,6 +91,7 @@ class Examples(NamedTuple):
     arrival: Array
     label: Array
     weight: Array
+    prepared: dict[str, PyTree]
 
 
 class Queries(NamedTuple):
@@ -108,20 +110,29 @@ class Preparation(NamedTuple):
     """Work on features alone that a learner wants done once for all seeds.
 
     Two learners whose preparations have the same name share the result, so the name
-    states every parameter that defines it.
+    states every parameter that defines it. There are two kinds of work. The *basis* is
+    fitted on the clean batch (bins, landmarks of a kernel) and then holds what it makes
+    of every stored row; fits find it in `Examples.prepared`. Rows to be classified are
+    *prepared* one by one; predictions find that in `Queries.prepared`.
 
     Attributes:
       name: unique key.
-      build: ``(memory, features [Q, *S]) -> prepared``, against every stored row.
-      extend: ``(prepared, features [Q, *S], memory, slots [N], valid [N]) ->
-        prepared``, after rows have been written to `slots` of `memory`.
-      bytes: ``(num_queries) -> int``, memory that `prepared` takes.
+      start: ``(memory) -> basis``, once the clean batch, and nothing else, is stored.
+      store: ``(basis, memory, slots [N], valid [N]) -> basis``, after rows have been
+        written to `slots` of `memory`.
+      build: ``(basis, memory, features [Q, *S]) -> prepared``, against every stored
+        row.
+      extend: ``(basis, prepared, features [Q, *S], memory, slots [N], valid [N]) ->
+        prepared``, after `store`.
+      bytes: ``(spec, num_queries) -> int``, memory that basis and `prepared` take.
     """
 
     name: str
-    build: Callable[["Any", Array], PyTree]
-    extend: Callable[[PyTree, Array, "Any", Array, Array], PyTree]
-    bytes: Callable[[int], int]
+    start: Callable[["Any"], PyTree]
+    store: Callable[[PyTree, "Any", Array, Array], PyTree]
+    build: Callable[[PyTree, "Any", Array], PyTree]
+    extend: Callable[[PyTree, PyTree, Array, "Any", Array, Array], PyTree]
+    bytes: Callable[["Spec", int], int]
 
 
 class Spec(NamedTuple):

@@ -62,6 +62,47 @@ def learner_of(name):
 # --- the learner's functions, compiled once for all tests ---------------------------
 
 
+def basis_of(learner, store):
+    """What a learner prepares: fitted on the first rows, then the others arrive."""
+    if learner.preparation is None:
+        return {}
+    rows = jnp.arange(store.capacity, dtype=jnp.int32)
+    first = rows < NUM_CLEAN
+    clean = memory.Memory(
+        features=jnp.where(
+            first.reshape(-1, *[1] * (store.features.ndim - 1)), store.features, 0
+        ),
+        row_id=jnp.where(first, store.row_id, -1),
+        arrived=jnp.where(first, store.arrived, -1),
+        count=jnp.sum(first & store.valid, dtype=jnp.int32),
+    )
+    basis = learner.preparation.start(clean)
+    later = store.valid & ~first
+    slots = jnp.where(later, rows, store.capacity)
+    return {
+        learner.preparation.name: learner.preparation.store(basis, store, slots, later)
+    }
+
+
+def with_basis(learner, examples):
+    """Examples as the engine hands them out."""
+    store = memory.Memory(
+        features=examples.features,
+        row_id=examples.row_id,
+        arrived=jnp.where(examples.valid, 0, -1),
+        count=jnp.sum(examples.valid, dtype=jnp.int32),
+    )
+    return examples._replace(prepared=basis_of(learner, store))
+
+
+def prepared_queries(learner, store, features):
+    if learner.preparation is None:
+        return Queries(features, {})
+    name = learner.preparation.name
+    basis = basis_of(learner, store)[name]
+    return Queries(features, {name: learner.preparation.build(basis, store, features)})
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _init(learner, spec, params, key):
     return learner.init(spec, params, key)
@@ -69,6 +110,7 @@ def _init(learner, spec, params, key):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _fit(learner, spec, params, model, examples, init_key, order_key):
+    examples = with_basis(learner, examples)
     return learner.fit(
         spec, params, model, examples, init_key=init_key, order_key=order_key
     )
@@ -76,12 +118,7 @@ def _fit(learner, spec, params, model, examples, init_key, order_key):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _predict(learner, spec, params, model, store, features):
-    prepared = {}
-    if learner.preparation is not None:
-        prepared = {
-            learner.preparation.name: learner.preparation.build(store, features)
-        }
-    queries = Queries(features, prepared)
+    queries = prepared_queries(learner, store, features)
     return learner.predict_proba(spec, params, model, store, queries)
 
 
@@ -95,12 +132,8 @@ def _train(learner, spec, params, examples, init_key, order_key):
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _many(learner, spec, params, examples, store, features, init_key, order_key):
     """Models and probabilities of many seeds; features, arrival, order are shared."""
-    prepared = {}
-    if learner.preparation is not None:
-        prepared = {
-            learner.preparation.name: learner.preparation.build(store, features)
-        }
-    queries = Queries(features, prepared)
+    queries = prepared_queries(learner, store, features)
+    examples = with_basis(learner, examples)
 
     def one(params, label, weight, init_key):
         own = examples._replace(label=label, weight=weight)
@@ -133,6 +166,7 @@ class Problem(NamedTuple):
             arrival=np.int32(arrival),
             label=np.asarray(label, np.int16),
             weight=np.asarray(weight, np.float32),
+            prepared={},
         )
 
 
@@ -155,6 +189,8 @@ def problem_of(rows, label, kept, queries, *, num_classes=K, capacity=None):
 
 
 # The last minibatch of an epoch (of 16) goes past the rows and past the capacity.
+#: Rows of the clean batch, which every seed keeps.
+NUM_CLEAN = 8
 SHAPE, NUM_ROWS, CAPACITY, NUM_QUERIES = (2, 3), 40, 45, 11
 
 
@@ -168,6 +204,8 @@ def clusters(seed=0, keep=0.6):
         rng.random(NUM_ROWS) < 0.3, rng.integers(0, K, NUM_ROWS), true[:40]
     )
     kept = rng.random(NUM_ROWS) < keep
+    if keep >= 0.5:
+        kept[:NUM_CLEAN] = True
     return problem_of(x[:40], label, kept, x[40:], capacity=CAPACITY)
 
 
@@ -1021,7 +1059,7 @@ def test_knn_in_a_memory_smaller_than_k(capacity, weighting):
 
 def voters_in_lists(problem, num_candidates):
     preparation = nearest.neighbour_lists(num_candidates)
-    lists = jax.jit(preparation.build)(problem.store, problem.queries)
+    lists = jax.jit(preparation.build)((), problem.store, problem.queries)
     kept = np.append(problem.weight > 0, False)
     return kept[np.asarray(lists.slot)].sum(axis=0)
 
@@ -1067,7 +1105,7 @@ def test_knn_needs_the_search(monkeypatch):
     @jax.jit  # a program of its own
     def probabilities(examples, store, features):
         model = _train(learner, problem.spec, (), examples, key(0), key(1))
-        lists = learner.preparation.build(store, features)
+        lists = learner.preparation.build((), store, features)
         queries = Queries(features, {learner.preparation.name: lists})
         return learner.predict_proba(problem.spec, (), model, store, queries)
 
@@ -1138,7 +1176,7 @@ def test_knn_under_vmaps_of_any_nesting():
         examples = examples._replace(label=label, weight=weight)
         spec = problems[0].spec
         model = _train(learner, spec, (), examples, key(0), key(1))
-        lists = learner.preparation.build(store, features)
+        lists = learner.preparation.build((), store, features)
         queries = Queries(features, {learner.preparation.name: lists})
         return learner.predict_proba(spec, (), model, store, queries)
 

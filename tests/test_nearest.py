@@ -142,7 +142,10 @@ def test_search_is_exact_far_from_the_origin(offset):
 @functools.cache
 def jitted(num_candidates):
     preparation = nearest.neighbour_lists(num_candidates)
-    return jax.jit(preparation.build), jax.jit(preparation.extend)
+    return (
+        jax.jit(functools.partial(preparation.build, ())),
+        jax.jit(functools.partial(preparation.extend, ())),
+    )
 
 
 def store_of(rows, capacity):
@@ -214,14 +217,14 @@ def test_blocks_of_any_size_change_nothing(monkeypatch, queries_a_block):
         nearest, "_BLOCK_FLOATS", queries_a_block * (store.capacity + k * width)
     )
     # A new function for each size: `jax.jit` would otherwise take the old program.
-    lists = jax.jit(lambda *args: preparation.build(*args))(store, queries)
+    lists = jax.jit(lambda *args: preparation.build((), *args))(store, queries)
     assert sizes == [queries_a_block]
     assert_lists(lists, queries, store, k)
 
     valid = np.ones(6, bool)
     store, slots = write(store, added, np.arange(6), valid, 1)
     monkeypatch.setattr(nearest, "_BLOCK_FLOATS", queries_a_block * (6 + k * width))
-    lists = jax.jit(lambda *args: preparation.extend(*args))(
+    lists = jax.jit(lambda *args: preparation.extend((), *args))(
         lists, queries, store, slots, valid
     )
     assert sizes == [queries_a_block] * 2
@@ -283,8 +286,10 @@ def test_a_preparation_is_named_by_its_length_and_made_once():
 
 def test_stated_bytes_are_what_lists_take():
     preparation = nearest.neighbour_lists(6)
-    lists = jax.eval_shape(preparation.build, memory.empty(9, (2,)), jnp.zeros((13, 2)))
-    assert preparation.bytes(13) == 4 * (lists.slot.size + lists.distance2.size)
+    lists = jax.eval_shape(
+        preparation.build, (), memory.empty(9, (2,)), jnp.zeros((13, 2))
+    )
+    assert preparation.bytes(None, 13) == 4 * (lists.slot.size + lists.distance2.size)
 
 
 def test_flat():

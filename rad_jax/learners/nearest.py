@@ -206,7 +206,8 @@ def _blocks(function, queries: Array, size: int):
 def neighbour_lists(num_candidates: int) -> Preparation:
     """Keeps, for a set of queries, the `num_candidates` nearest stored rows."""
 
-    def build(memory: Memory, features: Array) -> NeighbourLists:
+    def build(basis: tuple, memory: Memory, features: Array) -> NeighbourLists:
+        del basis
         rows = flat(memory.features)
         k = min(num_candidates, memory.capacity)
         distance2, slot = _blocks(
@@ -220,8 +221,14 @@ def neighbour_lists(num_candidates: int) -> Preparation:
         return NeighbourLists(slot.T, distance2.T)
 
     def extend(
-        lists: NeighbourLists, features: Array, memory: Memory, slots, valid
+        basis: tuple,
+        lists: NeighbourLists,
+        features: Array,
+        memory: Memory,
+        slots: Array,
+        valid: Array,
     ) -> NeighbourLists:
+        del basis
         rows = flat(memory.features.at[slots].get(mode="fill", fill_value=0))
         stored = valid & (slots < memory.capacity)
         k = min(num_candidates, rows.shape[0])
@@ -245,7 +252,9 @@ def neighbour_lists(num_candidates: int) -> Preparation:
 
     return Preparation(
         name=f"neighbour_lists_{num_candidates}",
+        start=lambda memory: (),
+        store=lambda basis, memory, slots, valid: (),
         build=build,
         extend=extend,
-        bytes=lambda num_queries: num_queries * num_candidates * 8,
+        bytes=lambda spec, num_queries: num_queries * num_candidates * 8,
     )
