@@ -3,7 +3,14 @@
 __version__ = "0.1.0"
 
 from rad_jax import ensemble, experts, learners, noise, selection, uncertainty
-from rad_jax.learners import Training, knn, mlp, nearest_centroid, network
+from rad_jax.learners import (
+    Training,
+    knn,
+    mlp,
+    nearest_centroid,
+    network,
+    vgg,
+)
 from rad_jax.rad import Rad, rad
 from rad_jax.selection import (
     active,
@@ -41,5 +48,6 @@ __all__ = [
     "rad",
     "selection",
     "uncertainty",
+    "vgg",
     "voting",
 ]

@@ -34,8 +34,22 @@ class TwoLayers(nn.Module):
         return nn.Dense(self.num_classes, name="outer")(x)
 
 
+class Normalising(nn.Module):
+    """A user's network with running statistics."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, x, train=False, mask=None):
+        x = x.reshape(x.shape[0], -1)
+        mask = None if mask is None else mask[:, None]
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.8)(x, mask=mask)
+        return nn.Dense(self.num_classes)(nn.relu(nn.Dense(6)(x)))
+
+
 K = 4
 MODULE = TwoLayers(K)
+NORMALISING = Normalising(K)
 #: With decay and momentum, weights move even where the gradient is zero.
 OPTIMIZER = optax.chain(
     optax.add_decayed_weights(0.02), optax.sgd(0.1, momentum=0.9, nesterov=True)
@@ -48,8 +62,11 @@ MAKERS = {
     "knn_distance": lambda: knn(3, weighting="distance", num_candidates=8),
     "nearest_centroid": nearest_centroid,
     "network": lambda: network(MODULE, OPTIMIZER, training=Training(*TRAINING)),
+    "normalising": lambda: network(
+        NORMALISING, OPTIMIZER, training=Training(*TRAINING), seeds_in_turn=True
+    ),
 }
-NETWORKS = ("mlp", "network")
+NETWORKS = ("mlp", "network", "normalising")
 every_learner = pytest.mark.parametrize("name", list(MAKERS))
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
@@ -570,8 +587,9 @@ def taken(tree):
 def test_stated_bytes_are_within_reason(name, spec, num_queries):
     """At least model and answers; at most a few times that and a block of work."""
     learner = nearest_of = learner_of(name)
-    if name == "network":
-        nearest_of = network(TwoLayers(spec.num_classes), OPTIMIZER)
+    if name in ("network", "normalising"):
+        module = {"network": TwoLayers, "normalising": Normalising}[name]
+        nearest_of = network(module(spec.num_classes), OPTIMIZER)
     stated = nearest_of.bytes(spec, num_queries)
     assert isinstance(stated, int)
     model = jax.eval_shape(
@@ -783,8 +801,10 @@ def test_continue_takes_the_stated_steps_from_the_present_model(name):
 def refitting(name):
     training = TRAINING._replace(mode="refit")
     if name == "mlp":
-        return mlp((8, 5), learning_rate=0.01, training=training)
-    return network(MODULE, OPTIMIZER, training=training)
+        return mlp([8, 5], learning_rate=0.01, training=training)
+    turn = {"seeds_in_turn": True} if name == "normalising" else {}
+    module = {"network": MODULE, "normalising": NORMALISING}[name]
+    return network(module, OPTIMIZER, training=training, **turn)
 
 
 @every_network

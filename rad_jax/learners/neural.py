@@ -1,9 +1,10 @@
-"""Networks: any Linen module with any optax optimizer, and the paper's MLP."""
+"""Networks: any Linen module with any optax optimizer."""
 
 import functools
+import inspect
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -11,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rad_jax.types import Array, Examples, Learner, PyTree, Queries, Spec
+from rad_jax.types import Array, Examples, Learner, PRNGKey, PyTree, Queries, Spec
 
 #: Training goes on from the present weights, or starts again at every arrival.
 MODES = ("continue", "refit")
+# What the order key is folded with for an update; epochs are below.
+_UPDATES = 1 << 30
 
 
 class NetworkModel(NamedTuple):
@@ -22,12 +25,14 @@ class NetworkModel(NamedTuple):
 
     Attributes:
       weights: the module's parameters.
+      collections: the module's other variables, e.g. running statistics.
       optimizer: state of the optimizer; hyperparameters injected with
         `optax.inject_hyperparams` are part of it.
       steps: int32 scalar, updates made (minibatches without a kept row make none).
     """
 
     weights: PyTree
+    collections: dict[str, PyTree]
     optimizer: PyTree
     steps: Array
 
@@ -70,6 +75,15 @@ class Training(NamedTuple):
                 raise ValueError(f"{name} must lie in 1..2^31-1, got {value}")
 
 
+def check_learning_rate(value) -> None:
+    """Raises ValueError unless all of it lies in (0, 1000]; traced values pass."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    rates = np.asarray(value, np.float64)
+    if not np.all((rates > 0) & (rates <= 1e3)):
+        raise ValueError(f"learning_rate must lie in (0, 1000], got {value}")
+
+
 def weighted_cross_entropy(logits: Array, label: Array, weight: Array) -> Array:
     """Mean cross-entropy over rows of positive weight; 0 without any.
 
@@ -92,18 +106,30 @@ def _shuffled(key: jax.Array, valid: Array, padding: int) -> Array:
     return jnp.pad(jnp.argsort(draw).astype(jnp.int32), (0, padding))
 
 
+def _options(module: nn.Module, train: bool, mask: Array) -> dict[str, Any]:
+    """What the module's `__call__` names of `train` and `mask`."""
+    named = inspect.signature(type(module).__call__).parameters
+    offered = {"train": train, "mask": mask}
+    return {name: value for name, value in offered.items() if name in named}
+
+
 @functools.cache
 def _functions(
     make_module: Callable[[int], nn.Module],
     optimizer: optax.GradientTransformation,
     training: Training,
+    regularizer: Callable[[PyTree], Array] | None,
+    augment: Callable[[PRNGKey, Array], Array] | None,
+    seeds_in_turn: bool,
 ):
 
     def init(spec: Spec, params, key) -> NetworkModel:
         module = make_module(spec.num_classes)
-        variables = module.init(key, jnp.zeros((1, *spec.feature_shape), jnp.float32))
-        _check_module(module, variables, spec)
-        weights = variables["params"]
+        _check_module(module, spec)
+        row = jnp.zeros((1, *spec.feature_shape), jnp.float32)
+        options = _options(module, False, jnp.ones(1, bool))
+        collections = dict(module.init(key, row, **options))
+        weights = collections.pop("params")
         state = optimizer.init(weights)
         if params:
             known = getattr(state, "hyperparams", {})
@@ -119,23 +145,42 @@ def _functions(
                     for name, value in state.hyperparams.items()
                 }
             )
-        return NetworkModel(weights, state, jnp.zeros((), jnp.int32))
+        return NetworkModel(weights, collections, state, jnp.zeros((), jnp.int32))
 
-    def update(module, model: NetworkModel, features, label, weight) -> NetworkModel:
+    def update(
+        module, model: NetworkModel, features, label, weight, key
+    ) -> NetworkModel:
+        any_kept = jnp.any(weight > 0)
+        augment_key, dropout_key = jax.random.split(key)
+        if augment is not None:
+            features = augment(augment_key, features)
+
         def loss(weights):
-            logits = module.apply({"params": weights}, features)
-            return weighted_cross_entropy(logits, label, weight)
+            logits, collections = module.apply(
+                {"params": weights, **model.collections},
+                features,
+                mutable=list(model.collections),
+                rngs={"dropout": dropout_key},
+                # Statistics of no row at all would not be finite.
+                **_options(module, True, (weight > 0) | ~any_kept),
+            )
+            total = weighted_cross_entropy(logits, label, weight)
+            if regularizer is not None:
+                total = total + regularizer(weights)
+            return total, collections
 
-        gradient = jax.grad(loss)(model.weights)
+        gradient, collections = jax.grad(loss, has_aux=True)(model.weights)
         change, state = optimizer.update(gradient, model.optimizer, model.weights)
         new = NetworkModel(
-            optax.apply_updates(model.weights, change), state, model.steps + 1
+            weights=optax.apply_updates(model.weights, change),
+            collections=dict(collections),
+            optimizer=state,
+            steps=model.steps + 1,
         )
-        any_kept = jnp.any(weight > 0)
         return jax.tree.map(lambda n, o: jnp.where(any_kept, n, o), new, model)
 
-    def fit(
-        spec: Spec, params, model, examples: Examples, *, init_key, order_key
+    def fit_one(
+        spec: Spec, params, model, examples: Examples, init_key, order_key
     ) -> NetworkModel:
         module = make_module(spec.num_classes)
         size = min(training.minibatch_size, spec.capacity)
@@ -168,6 +213,7 @@ def _functions(
                     examples.features[slots].astype(jnp.float32),
                     examples.label[slots].astype(jnp.int32),
                     jnp.where(inside, weights[slots], 0.0),
+                    jax.random.fold_in(order_key, _UPDATES + index),
                 ),
                 order,
             )
@@ -178,12 +224,38 @@ def _functions(
         any_kept = jnp.any(weights > 0)
         return jax.tree.map(lambda n, o: jnp.where(any_kept, n, o), model, before)
 
+    def fit(
+        spec: Spec, params, model, examples: Examples, *, init_key, order_key
+    ) -> NetworkModel:
+        function = functools.partial(fit_one, spec)
+        if seeds_in_turn:
+            function = jax.custom_batching.sequential_vmap(function)
+        return function(params, model, examples, init_key, order_key)
+
+    def classify(spec: Spec, model: NetworkModel, features: Array) -> Array:
+        module = make_module(spec.num_classes)
+
+        def logits(rows: Array) -> Array:
+            options = _options(module, False, jnp.ones(rows.shape[0], bool))
+            variables = {"params": model.weights, **model.collections}
+            return jnp.asarray(module.apply(variables, rows, **options))
+
+        size = training.minibatch_size
+        if len(spec.feature_shape) == 1 or features.shape[0] <= size:
+            return logits(features)
+        # Activations of images are large: as many rows at a time as in training.
+        short = -features.shape[0] % size
+        padded = jnp.pad(features, ((0, short), *[(0, 0)] * (features.ndim - 1)))
+        out = jax.lax.map(logits, padded.reshape(-1, size, *spec.feature_shape))
+        return out.reshape(-1, spec.num_classes)[: features.shape[0]]
+
     def predict_proba(spec: Spec, params, model, memory, queries: Queries) -> Array:
         del params, memory
-        module = make_module(spec.num_classes)
+        function = functools.partial(classify, spec)
+        if seeds_in_turn:
+            function = jax.custom_batching.sequential_vmap(function)
         features = queries.features.astype(jnp.float32)
-        logits = jnp.asarray(module.apply({"params": model.weights}, features))
-        return jax.nn.softmax(logits)
+        return jax.nn.softmax(function(model, features))
 
     def nbytes(spec: Spec, num_queries: int) -> int:
         model = jax.eval_shape(
@@ -196,21 +268,26 @@ def _functions(
     return init, fit, predict_proba, nbytes
 
 
-def _check_module(module: nn.Module, variables, spec: Spec) -> None:
+def _check_module(module: nn.Module, spec: Spec) -> None:
+    """Raises ValueError unless the module's variables and outputs are what we need."""
+    row = jax.ShapeDtypeStruct((1, *spec.feature_shape), jnp.float32)
+    options = _options(module, False, jnp.ones(1, bool))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    variables = jax.eval_shape(lambda k, x: module.init(k, x, **options), key, row)
     extra = sorted(set(variables) - {"params"})
-    if extra:
+    name = type(module).__name__
+    if extra and not {"train", "mask"} <= set(options):
         raise ValueError(
-            f"module {type(module).__name__} keeps the collections {extra}; a network "
-            "learner takes modules that have 'params' only"
+            f"module {name} keeps the collections {extra}, which change in training "
+            "and must not be touched by rows of weight 0: its __call__ must take the "
+            "keywords `train` (bool) and `mask` ([B] bool; nn.BatchNorm has it, too)"
         )
     shape = jax.eval_shape(
-        module.apply,
-        variables,
-        jax.ShapeDtypeStruct((1, *spec.feature_shape), jnp.float32),
+        lambda v, x: module.apply(v, x, **options), variables, row
     ).shape
     if shape != (1, spec.num_classes):
         raise ValueError(
-            f"module {type(module).__name__} maps features [1, *{spec.feature_shape}] "
+            f"module {name} maps features [1, *{spec.feature_shape}] "
             f"to {list(shape)}; it must give logits [1, {spec.num_classes}], one per "
             "class"
         )
@@ -234,8 +311,16 @@ def network(
     training: Training | None = None,
     params: dict | None = None,
     name: str = "network",
+    regularizer: Callable[[PyTree], Array] | None = None,
+    augment: Callable[[PRNGKey, Array], Array] | None = None,
+    seeds_in_turn: bool = False,
 ) -> Learner:
     """Any Linen module, trained by any optax optimizer.
+
+    A module whose `__call__` names the keyword `train` is told whether it is trained
+    (dropout gets its own random stream, the same for all seeds that share minibatches);
+    one that names `mask` gets ``[B]`` bool, the rows that weigh anything. A module with
+    running statistics must take both, see `rad_jax.VGG`.
 
     Args:
       module: maps features ``[B, *S]`` to logits ``[B, K]``, or a function that makes
@@ -246,18 +331,27 @@ def network(
       params: hyperparameters of an optimizer made with `optax.inject_hyperparams`
         that replace its own; they become array parameters and may be vmapped.
       name: how reports call it.
+      regularizer: ``(weights) -> scalar``, added to the loss. Keep one object.
+      augment: ``(key, features [B, *S]) -> features``, applied to every minibatch in
+        training only. Keep one object.
+      seeds_in_turn: train and predict one seed after the other under `vmap`, for
+        networks large enough to fill the machine alone: activations of one seed exist
+        at a time.
 
     Returns:
       The learner.
 
     Raises:
       ValueError: for a training out of range; when initialised, for a module that
-        keeps other collections than 'params' or has the wrong number of outputs.
+        keeps other collections than 'params' but takes no `train` and `mask`, or has
+        the wrong number of outputs.
     """
     training = training or Training()
     training.check()
     make_module = _constant(module) if isinstance(module, nn.Module) else module
-    init, fit, predict_proba, nbytes = _functions(make_module, optimizer, training)
+    init, fit, predict_proba, nbytes = _functions(
+        make_module, optimizer, training, regularizer, augment, seeds_in_turn
+    )
     return Learner(
         name=name,
         init=init,
@@ -266,75 +360,4 @@ def network(
         bytes=nbytes,
         params=dict(params or {}),
         steps=_steps(training),
-    )
-
-
-class MLP(nn.Module):
-    """Dense layers with ReLU between them; features are flattened first.
-
-    Attributes:
-      hidden: widths of the hidden layers.
-      num_classes: K, width of the output.
-    """
-
-    hidden: tuple[int, ...]
-    num_classes: int
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """Maps ``[B, *S]`` to logits ``[B, K]``."""
-        x = x.reshape(x.shape[0], -1)
-        for width in self.hidden:
-            x = nn.relu(nn.Dense(width)(x))
-        return nn.Dense(self.num_classes)(x)
-
-
-@functools.cache
-def _mlp_maker(hidden: tuple[int, ...]) -> Callable[[int], nn.Module]:
-    return lambda num_classes: MLP(hidden, num_classes)
-
-
-@functools.cache
-def _adam() -> optax.GradientTransformation:
-    return optax.inject_hyperparams(
-        optax.adam, static_args=("b1", "b2", "eps", "eps_root")
-    )(learning_rate=1e-3)
-
-
-def mlp(
-    hidden: Sequence[int] = (28, 28),
-    *,
-    learning_rate: float = 1e-3,
-    training: Training | None = None,
-) -> Learner:
-    """The paper's multi-layer perceptron: ReLU, Adam.
-
-    Args:
-      hidden: widths of the hidden layers, each at least 1.
-      learning_rate: Adam's; an array parameter, may be vmapped.
-      training: steps, minibatches, mode; the default `Training()`.
-
-    Returns:
-      The learner.
-
-    Raises:
-      ValueError: for a width below 1, a learning rate or a training out of range.
-    """
-    if not isinstance(learning_rate, jax.core.Tracer):
-        rates = np.asarray(learning_rate, np.float64)
-        if not np.all((rates > 0) & (rates <= 1e3)):
-            raise ValueError(
-                f"learning_rate must lie in (0, 1000], got {learning_rate}"
-            )
-    if isinstance(hidden, int):
-        raise ValueError(f"hidden must be a sequence of widths, got {hidden}")
-    hidden = tuple(int(width) for width in hidden)
-    if any(width < 1 for width in hidden):
-        raise ValueError(f"hidden widths must be at least 1, got {hidden}")
-    return network(
-        _mlp_maker(hidden),
-        _adam(),
-        training=training,
-        params={"learning_rate": learning_rate},
-        name="mlp",
     )
