@@ -382,14 +382,22 @@ def make(rows=100, width=3, classes=2, **changes):
     ("changes", "message"),
     [
         ({"features": [[1.0]]}, "features is a list"),
-        ({"features": np.ones((100, 3), np.float32)}, "features .*float32.*float64"),
+        ({"features": np.ones((100, 3), np.float16)}, "dtype float16; .*float64"),
+        ({"features": np.ones((100, 3), np.uint8)}, "dtype uint8; .*float64"),
+        ({"features": np.ones((100, 2, 2, 3))}, "dtype float64; .*images .*uint8"),
         ({"features": np.ones(100)}, r"features has shape \(100,\)"),
         ({"features": np.ones((100, 0))}, "at least one row and one column"),
         ({"features": np.full((100, 3), np.inf)}, "row 0, column 0 .* is inf"),
+        ({"features": np.full((100, 3), np.nan)}, "row 0, column 0 .* is nan"),
+        (
+            {"features": np.full((100, 3), np.inf), "missing": True},
+            "row 0, column 0 .* is inf",
+        ),
         ({"labels": np.zeros(100, np.int64)}, "labels .*int64.*int32"),
         ({"labels": np.zeros(99, np.int32)}, r"labels has shape \(99,\).*\(100,\)"),
         ({"labels": np.full(100, 2, np.int32)}, r"labels run from 2 to 2;.*0\.\.1"),
-        ({"labels": np.full(100, -1, np.int32)}, "labels run from -1 to -1"),
+        ({"labels": np.full(100, -2, np.int32)}, "run from -2 to -2; .*-1 for no"),
+        ({"labels": np.full(100, -1, np.int32)}, "none of the 100 rows has a label"),
         ({"class_names": ["a", "b"]}, "class_names is .* tuple of str"),
         ({"class_names": ("a", "a")}, "class_names is .* no name twice"),
         ({"class_names": ()}, "at least one name"),
@@ -399,6 +407,36 @@ def make(rows=100, width=3, classes=2, **changes):
 def test_a_dataset_checks_itself(changes, message):
     with pytest.raises(DataError, match=message):
         make(**changes)
+
+
+@pytest.mark.parametrize(
+    ("features", "changes", "message"),
+    [
+        (
+            np.ones((100, 2, 2, 3), np.uint8),
+            {"feature_names": ("a",)},
+            r"\(\) is needed",
+        ),
+        (np.ones((100, 2, 0, 3), np.uint8), {}, "at least one row and one column"),
+        (np.ones((100, 2, 2, 3), np.float32), {"missing": True}, "not for images"),
+        (
+            np.full((100, 2, 2, 1), np.nan, np.float32),
+            {},
+            r"row 0, pixel \(0, 0, 0\) is nan",
+        ),
+    ],
+)
+def test_images_are_checked(features, changes, message):
+    with pytest.raises(DataError, match=message):
+        make(**({"features": features, "feature_names": ()} | changes))
+
+
+def test_what_a_dataset_may_hold():
+    images = make(features=np.zeros((100, 4, 5, 3), np.uint8), feature_names=())
+    assert images.is_images
+    assert not make(features=np.ones((100, 3), np.float32)).is_images
+    assert make(labels=np.arange(-1, 99, dtype=np.int32) % 3 - 1).num_classes == 2
+    assert make(features=np.full((100, 3), np.nan), missing=True).missing
 
 
 def test_a_class_that_does_not_occur_counts():
