@@ -1,12 +1,19 @@
-"""Features brought to zero mean and unit variance, by the clean rows alone."""
+"""Features brought to a common scale in float32, by the clean rows alone."""
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
 
-from rad_jax.datasets.base import DataError
+from rad_jax.datasets.base import DataError, Dataset
+
+#: What may be done to features; see `fit`.
+SCALINGS = ("standard", "log", "unit", "none")
+
+#: From rows as the source has them, ``[n, *S]``, to finite float32 of the same shape.
+Transform = Callable[[np.ndarray], np.ndarray]
 
 #: A column is nearly constant if its standard deviation is at most this fraction of
 #: its mean's magnitude, …
@@ -102,12 +109,96 @@ class Standardizer:
         return scaled
 
 
+def signed_log(features: np.ndarray) -> np.ndarray:
+    """``sign(x) log(1 + |x|)`` in float64: brings counts of any size together."""
+    features = np.asarray(features, np.float64)
+    return np.copysign(np.log1p(np.abs(features)), features)
+
+
+def default(dataset: Dataset) -> str:
+    """The scaling that suits a data set, one of `SCALINGS`."""
+    if not dataset.is_images:
+        return "standard"
+    return "unit" if dataset.features.dtype == np.uint8 else "none"
+
+
+def check(dataset: Dataset, scaling: str) -> str:
+    """Returns the scaling if it is one of `SCALINGS` that fits the data set.
+
+    Raises:
+      ValueError: It is unknown, or meant for other data.
+    """
+    if scaling not in SCALINGS:
+        raise ValueError(
+            f"scaling={scaling!r} is unknown; known: {', '.join(SCALINGS)}"
+        )
+    allowed: tuple[str, ...] = ("standard", "log", "none")
+    if dataset.is_images:
+        is_bytes = dataset.features.dtype == np.uint8
+        allowed = ("unit", "none") if is_bytes else ("none",)
+    if scaling not in allowed:
+        kind = "images" if dataset.is_images else "a table"
+        raise ValueError(
+            f"scaling={scaling!r} is not for {dataset.name}, {kind} of "
+            f"{dataset.features.dtype}; allowed: {', '.join(allowed)}"
+        )
+    return scaling
+
+
+def fit(dataset: Dataset, clean: np.ndarray, scaling: str) -> Transform:
+    """Fits a scaling to clean rows, and to nothing else.
+
+    Args:
+      dataset: whose rows are to be transformed; only its kind is looked at.
+      clean: ``[n0, *S]``, n0 >= 1, the clean rows, D_0, as the source has them.
+      scaling: for tables 'standard' (`Standardizer`), 'log' (`signed_log`, then
+        'standard'; for counts) or 'none'; for images of uint8 'unit' (0..255 becomes
+        0..1) or 'none', for images of float32 'none'. Everything is computed in
+        float64 (but images) and then rounded to float32.
+
+    Returns:
+      What to apply to rows. Missing values of a table (NaN) become the median of the
+      column in the clean rows that have one, or 0 where none has; this comes first.
+
+    Raises:
+      ValueError: The scaling is unknown, or meant for other data.
+      DataError: The clean rows' mean or variance is not finite. The returned function
+        raises it too, where a result is not finite in float32.
+    """
+    check(dataset, scaling)
+    if dataset.is_images:
+        factor = np.float32(255 if scaling == "unit" else 1)
+        return lambda rows: rows.astype(np.float32) / factor
+    fill = _medians(clean) if dataset.missing else None
+
+    def prepare(rows: np.ndarray) -> np.ndarray:
+        if fill is not None:
+            rows = np.where(np.isnan(rows), fill, rows)
+        return signed_log(rows) if scaling == "log" else rows
+
+    if scaling == "none":
+        width = clean.shape[1]
+        scaler = Standardizer(mean=np.zeros(width), scale=np.ones(width))
+    else:
+        scaler = Standardizer.fit(prepare(clean))
+    return lambda rows: scaler.transform(prepare(rows))
+
+
+def _medians(clean: np.ndarray) -> np.ndarray:
+    """The median of each column's values that are not NaN, 0 where there are none."""
+    medians = np.zeros(clean.shape[1])
+    present = ~np.isnan(clean)
+    for column in np.flatnonzero(present.any(axis=0)):
+        medians[column] = np.median(clean[present[:, column], column])
+    return medians
+
+
 def _check_finite(what: str, values: np.ndarray) -> None:
     """Raises DataError, with the first column concerned, unless all are finite."""
     finite = np.isfinite(values)
     if not finite.all():
         place = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise DataError(
-            f"{what} must be finite (in {values.dtype}); at {place}, column "
-            f"{place[-1]}, stands {values[place]}"
+            f"{what} must be finite (in {values.dtype}); in column {place[-1]}, stands "
+            f"{values[place]}, where the first column is column 0"
         )
