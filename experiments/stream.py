@@ -33,7 +33,7 @@ from experiments import flags, names
 from rad_jax import Training, datasets, report, sweep
 from rad_jax.files import check_output_dir
 from rad_jax.statistics import SweepResult
-from rad_jax.types import Learner
+from rad_jax.types import UNLABELLED, Learner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,7 +274,8 @@ def announce(
         f"{num_runs:,} runs, {planned.num_steps:,} gradient steps, about "
         f"{_size(planned.estimated_bytes)} of memory; compiling comes first",
     ]
-    absent = set(np.unique(data.labels)) - set(np.unique(data.initial_labels))
+    arriving = data.labels[data.labels != UNLABELLED]
+    absent = set(np.unique(arriving)) - set(np.unique(data.initial_labels))
     if absent:
         classes = ", ".join(data.class_names[k] for k in sorted(absent))
         lines.append(
