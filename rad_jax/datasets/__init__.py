@@ -1,6 +1,6 @@
 """Data sets: loaders, and what makes a stream of batches of them."""
 
-from rad_jax.datasets import digits, google_cluster
+from rad_jax.datasets import digits, facescrub, google_cluster, nbaiot, unsw_nb15
 from rad_jax.datasets.base import DataError, Dataset
 from rad_jax.datasets.scaling import Standardizer
 from rad_jax.datasets.split import StreamData, split
@@ -11,6 +11,9 @@ __all__ = [
     "Standardizer",
     "StreamData",
     "digits",
+    "facescrub",
     "google_cluster",
+    "nbaiot",
     "split",
+    "unsw_nb15",
 ]
