@@ -14,7 +14,8 @@ import numpy as np
 
 from rad_jax.datasets.base import DataError
 
-_DAMAGE = (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError)
+#: What reading a file that is damaged or of another kind may raise.
+DAMAGE = (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError)
 NO_ROWS = "holds a header, but no rows"
 
 
@@ -50,13 +51,13 @@ def read_numbers(path: pathlib.Path, names: Sequence[str]) -> np.ndarray:
         and the name of the column).
     """
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             check_header(path, next(csv.reader(file), []), names)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # no rows: said below
                 values = np.loadtxt(file, delimiter=",", comments=None, ndmin=2)
-    except _DAMAGE as error:
-        raise _damaged(path, error) from error
+    except DAMAGE as error:
+        raise damaged(path, error) from error
     except DataError:
         raise
     except ValueError as error:  # from loadtxt; found again, with its place
@@ -85,7 +86,7 @@ def rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[int, list[s
     """
     done = 0
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             reader = csv.reader(file)
             check_header(path, next(reader, []), names)
             for fields in reader:
@@ -93,8 +94,8 @@ def rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[int, list[s
                     done = reader.line_num
                     _check_width(path, done, fields, names)
                     yield done, fields
-    except _DAMAGE as error:
-        raise _damaged(path, error) from error
+    except DAMAGE as error:
+        raise damaged(path, error) from error
     if not done:
         raise DataError(f"{path}: {NO_ROWS}")
 
@@ -128,7 +129,7 @@ def check_header(
         return
     if not header:
         raise DataError(f"{path}: is empty")
-    if all(_is_number(text) for text in header):
+    if all(is_number(text) for text in header):
         raise DataError(
             f"{path}, line 1: holds numbers, where a header of {len(names)} names is "
             f"needed ({names[0]}, {names[1]}, ...)"
@@ -180,7 +181,8 @@ def _check_width(
         )
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a text is a number, or nan or inf."""
     try:
         float(text)
     except ValueError:
@@ -189,17 +191,17 @@ def _is_number(text: str) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(path: pathlib.Path) -> Iterator[TextIO]:
+def opened(path: pathlib.Path) -> Iterator[TextIO]:
     """Opens a file of text, through gzip if its name ends in `.gz`."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
         yield file
 
 
-def _damaged(path: pathlib.Path, error: BaseException) -> DataError:
+def damaged(path: pathlib.Path, error: BaseException) -> DataError:
     """Says up to which line a file can be read."""
     line = 0
-    with contextlib.suppress(*_DAMAGE), _opened(path) as file:
+    with contextlib.suppress(*DAMAGE), opened(path) as file:
         for _ in file:
             line += 1
     return DataError(
