@@ -7,8 +7,8 @@ import os
 import pathlib
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -193,18 +193,23 @@ def is_number(text: str) -> bool:
 @contextlib.contextmanager
 def opened(path: pathlib.Path) -> Iterator[TextIO]:
     """Opens a file of text, through gzip if its name ends in `.gz`."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+    with _opener(path)(path, "rt", encoding="utf-8-sig", newline="") as file:
         yield file
 
 
 def damaged(path: pathlib.Path, error: BaseException) -> DataError:
     """Says up to which line a file can be read."""
     line = 0
-    with contextlib.suppress(*DAMAGE), opened(path) as file:
-        for _ in file:
+    with contextlib.suppress(*DAMAGE), _opener(path)(path, "rb") as file:
+        for text in file:
+            text.decode()
             line += 1
     return DataError(
         f"{path}, line {line + 1}: cannot be read, the file is damaged, incomplete or "
         f"of another kind ({error})"
     )
+
+
+def _opener(path: pathlib.Path) -> Callable[..., Any]:
+    """`gzip.open` or `open`, by the name of the file."""
+    return gzip.open if path.suffix.lower() == ".gz" else open
