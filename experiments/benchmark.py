@@ -162,6 +162,7 @@ def run(
             f"--repeats and --seeds must be at least 1, got {repeats} and {seeds}"
         )
     config = stream.complete(config)
+    config = stream.suit(config, stream.read(config))
     config = dataclasses.replace(config, noise_rates=config.noise_rates[:1])
     if config.steps_per_batch < 2:
         raise ValueError("--steps_per_batch must be at least 2 to time training")

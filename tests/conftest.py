@@ -33,6 +33,14 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("rad_jax")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_tests(tmp_path_factory):
+    """Keeps prepared data sets out of the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Folder of real data sets, named by the environment variable RAD_JAX_DATA."""

@@ -394,7 +394,7 @@ class Dangerous:
         ({"feature_names": np.array(["a"])}, ["feature_names holds 1 names", "2"]),
         ({"features": np.ones(2)}, ["features has shape (2,)", "[n, D]"]),
         ({"features": np.array([["a"], ["b"]])}, ["dtype <U1", "numbers [n, D]"]),
-        ({"features": np.array([[np.inf], [0]])}, ["'feature 1'", "is inf"]),
+        ({"features": np.array([[np.inf], [0]])}, ["features[0, 0] is inf"]),
         (
             {"labels": np.array([Dangerous(), 1], object)},
             ["labels holds pickled objects, which are never loaded"],

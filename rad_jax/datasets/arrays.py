@@ -104,6 +104,13 @@ def _features(path: pathlib.Path, features: np.ndarray) -> np.ndarray:
             f"{path}: features has shape {features.shape} and dtype {features.dtype}; "
             "numbers [n, D], or images [n, H, W] or [n, H, W, C], are needed"
         )
+    wrong = np.isinf(features) if features.ndim == 2 else ~np.isfinite(features)
+    if wrong.any():
+        place = [int(i) for i in np.argwhere(wrong)[0]]
+        raise DataError(
+            f"{path}: features{place} is {features[tuple(place)]}, where a finite "
+            "number is needed"
+        )
     if features.ndim == 2:
         return features.astype(np.float64)
     if features.ndim == 3:
