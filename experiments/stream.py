@@ -316,6 +316,16 @@ def announce(
         f"{_size(planned.estimated_bytes)} of memory; compiling comes first",
     ]
     arriving = data.labels[data.labels != UNLABELLED]
+    if arriving.size < data.labels.size:
+        lines.append(
+            f"note: {data.labels.size - arriving.size:,} of the rows that arrive have "
+            "no label: they are neither trained on nor counted"
+        )
+    if data.num_copies:
+        lines.append(
+            f"note: {data.num_copies:,} rows after the last arrival repeat rows that "
+            "were trained on: they are no test rows"
+        )
     absent = set(np.unique(arriving)) - set(np.unique(data.initial_labels))
     if absent:
         classes = ", ".join(data.class_names[k] for k in sorted(absent))

@@ -728,6 +728,10 @@ def test_copies_never_lie_on_both_sides(values, order, test_size, num_batches, s
     assert data.labels.ravel().tolist() == labels[arrive[4:]].tolist()
     assert trained.ravel().tolist() == [values[r] for r in arrive]
     assert data.test_features.ravel().tolist() == [values[r] for r in test]
+    seen = {values[r] for r in arrive}
+    left = set(range(len(values))) - set(arrive)
+    copies = [r for r in left if labels[r] >= 0 and values[r] in seen]
+    assert data.num_copies == len(copies)
 
 
 def test_too_few_new_rows_are_explained():
@@ -736,7 +740,7 @@ def test_too_few_new_rows_are_explained():
         split(dataset, initial_size=5, batch_size=5, num_batches=3, order="time")
     labels = np.full(40, -1, np.int32)
     labels[::10] = 0
-    with pytest.raises(ValueError, match=r"40 rows, 4 of them with a label, 5 were"):
+    with pytest.raises(ValueError, match=r"40 rows, 4 of them with a label; 5 were"):
         split(make(40, 1, labels=labels), initial_size=4, batch_size=5, num_batches=3)
 
 

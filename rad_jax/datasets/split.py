@@ -31,6 +31,8 @@ class StreamData(NamedTuple):
       test_labels: ``[Q]`` int32 in ``0..K-1``.
       num_classes: K.
       class_names: K names.
+      num_copies: rows after the last batch that cannot be test rows, since their
+        features equal those of a row before.
     """
 
     initial_features: np.ndarray
@@ -41,6 +43,7 @@ class StreamData(NamedTuple):
     test_labels: np.ndarray
     num_classes: int
     class_names: tuple[str, ...]
+    num_copies: int = 0
 
 
 def split(
@@ -109,7 +112,8 @@ def split(
         num_new, initial_size, batch_size, num_batches, test_size
     )
     end = initial_size + num_batches * batch_size
-    is_test = labelled[end:] & (first[end:] >= end)
+    is_copy = labelled[end:] & (first[end:] < end)
+    is_test = labelled[end:] & ~is_copy
     arrive, test = sequence[:end], sequence[end:][is_test][:test_size]
 
     transform = fit(dataset, dataset.features[arrive[:initial_size]], scaling)
@@ -127,6 +131,7 @@ def split(
         test_labels=dataset.labels[test],
         num_classes=dataset.num_classes,
         class_names=dataset.class_names,
+        num_copies=int(is_copy.sum()),
     )
 
 
@@ -138,7 +143,7 @@ def _clean_first(
     if len(places) <= initial_size:
         raise ValueError(
             f"the data set has {len(sequence)} rows, {len(places)} of them with a "
-            f"label, {initial_size + 1} were asked for: initial_size={initial_size} + "
+            f"label; {initial_size + 1} were asked for: initial_size={initial_size} + "
             "at least one test row"
         )
     chosen = places[:initial_size]
