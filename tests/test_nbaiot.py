@@ -153,6 +153,7 @@ NAMES = nbaiot.FEATURE_NAMES
         (changed(4, 114, ""), "line 4, column 'HpHp_L0.01_pcc': '', where a finite"),
         (changed(2, 0, "nan"), "line 2, column 'MI_dir_L5_weight': 'nan'"),
         (changed(2, 0, "-inf"), "line 2, column 'MI_dir_L5_weight': '-inf'"),
+        (changed(3, 0, '"1.0'), "line 3, column 'MI_dir_L5_weight': '\"1.0'"),
         (changed(2, 0, "1_0"), "line 2, column 'MI_dir_L5_weight': '1_0'"),
         (changed(3, 0, "1,2"), "line 3: 116 columns, where 115 .* additional"),
         (

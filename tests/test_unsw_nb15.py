@@ -88,6 +88,7 @@ def test_both_files_in_order_and_the_parent_folder(tmp_path):
         ({"state": ""}, "column 'state': '' is unknown; known: ACC"),
         ({"ct_srv_dst": "few"}, "column 'ct_srv_dst': 'few', where a finite number"),
         ({"dur": "nan"}, "column 'dur': 'nan', where a finite number"),
+        ({"service": '"-'}, "column 'service': '\"-' is unknown; known: -, dhcp"),
         ({"dur": "1_0"}, "column 'dur': '1_0', where a finite number"),
         ({"dur": ""}, "column 'dur': '', where a finite number"),
         ({"label": "0,1"}, "46 columns, where 45 are needed; additional after column"),

@@ -1,4 +1,8 @@
-"""Reads files of separated values, plain or gzipped, and says where they are wrong."""
+"""Reads files of separated values, plain or gzipped, and says where they are wrong.
+
+Fields are not quoted in these formats, so that one line is one row, also in a damaged
+file.
+"""
 
 import contextlib
 import csv
@@ -52,7 +56,9 @@ def read_numbers(path: pathlib.Path, names: Sequence[str]) -> np.ndarray:
     """
     try:
         with opened(path) as file:
-            check_header(path, next(csv.reader(file), []), names)
+            check_header(
+                path, next(csv.reader(file, quoting=csv.QUOTE_NONE), []), names
+            )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # no rows: said below
                 values = np.loadtxt(file, delimiter=",", comments=None, ndmin=2)
@@ -87,7 +93,7 @@ def rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[int, list[s
     done = 0
     try:
         with opened(path) as file:
-            reader = csv.reader(file)
+            reader = csv.reader(file, quoting=csv.QUOTE_NONE)
             check_header(path, next(reader, []), names)
             for fields in reader:
                 if fields:

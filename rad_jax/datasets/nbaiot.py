@@ -105,7 +105,7 @@ def load(data_dir: str | os.PathLike[str], device: str = "all") -> Dataset:
     blocks = [read(part.path) for part in parts]
     labels = np.repeat([part.label for part in parts], [len(rows) for rows in blocks])
     return Dataset(
-        name="nbaiot" if device == "all" else f"nbaiot/{device}",
+        name="nbaiot" if device == "all" else f"nbaiot_{device}",
         features=np.concatenate(blocks),
         labels=labels.astype(np.int32),
         class_names=CLASS_NAMES,

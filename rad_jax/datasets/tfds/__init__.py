@@ -8,10 +8,12 @@ downloaded by hand (each builder says from where) into one folder, `manual_dir`;
     builder = builders.Nbaiot(config="Ecobee_Thermostat", data_dir=prepared)
     config = tensorflow_datasets.download.DownloadConfig(manual_dir=downloaded)
     builder.download_and_prepare(download_config=config)
-    rows = builder.as_data_source(split="train")  # rows[0]["features"], ["label"]
+    source = builder.as_data_source(split="train")
+    rows = source.__getitems__([0, 1, 2])  # rows[0]["features"], rows[0]["label"]
 
-The rows are those of the plain loaders, in the same order, with the same bits. There is
-one split, 'train', since a stream is cut into clean rows, arrivals and test rows later.
+Many rows at once are read far faster than one by one. They are those of the plain
+loaders, in the same order, with the same bits. There is one split, 'train', since a
+stream is cut into clean rows, arrivals and test rows later.
 """
 
 try:
