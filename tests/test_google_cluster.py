@@ -125,6 +125,16 @@ def test_a_bad_line_names_its_part():
         load([good], [good, good.replace("600", "noon")])
 
 
+def test_a_header_where_none_belongs_is_refused():
+    header = (
+        "time,missing info,job ID,task index,machine ID,event type,user,a,b,c,d,e,f\n"
+    )
+    with pytest.raises(
+        DataError, match=r"line 1, column 'time': 'time', where a whole"
+    ):
+        load([header, line(600, 1, 0, SUBMIT), line(601, 1, 0, FINISH)])
+
+
 def test_parts_without_an_end_are_refused():
     with pytest.raises(
         DataError, match=r"part-00000.* to .*part-00001.*none of the 2 ev"

@@ -92,7 +92,9 @@ def load(data_dir: str | os.PathLike[str]) -> Dataset:
       has it and else 0. Other values are refused.
     - `proto` likewise, for the six protocols of more than 100 flows; all others share
       one feature, `proto=other`. They are 125 in the file of 82,332 flows, nearly
-      all of them on some 32 flows each: scans over all protocol numbers.
+      all of them on some 32 flows each: scans over all protocol numbers. (Without
+      the protocol the accuracy of a KNN(5) on 6,000 shuffled rows is .787 instead of
+      .791, that of an MLP .826 instead of .832.)
 
     The lists are fixed: the width is the same whatever the file holds.
 
