@@ -202,6 +202,39 @@ def test_a_prepared_file_is_not_parsed_again(tmp_path, monkeypatch):
             stream.load(stream.complete(dataclasses.replace(asked, **changes)))
 
 
+def test_faces_from_flags(tmp_path):
+    """Also what was left out is said again when the images come from the cache."""
+    image = pytest.importorskip("PIL.Image")
+    for person, count in (("ann", 3), ("bob", 2), ("eve", 4)):
+        folder = tmp_path / "data" / person
+        folder.mkdir(parents=True)
+        for number in range(count):
+            colour = (10 * count, 50 * number, 7)
+            image.new("RGB", (20, 30), colour).save(folder / f"{number}.png")
+    broken = tmp_path / "data" / "eve" / "2.png"
+    broken.write_bytes(b"no image")
+    asked = Config(
+        dataset="facescrub",
+        data_dir=str(tmp_path / "data"),
+        num_people=2,
+        image_size=8,
+        skip_bad_images=True,
+        cache_dir=str(tmp_path / "cache"),
+    )
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="left out 1 of 7") as given:
+            dataset = stream.read(stream.complete(asked))
+        assert len(given) == 1
+        assert dataset.class_names == ("ann", "eve")
+        assert dataset.features.shape == (6, 8, 8, 3)
+    strict = dataclasses.replace(asked, skip_bad_images=False)
+    with pytest.raises(ValueError, match=str(broken)):
+        stream.read(stream.complete(strict))
+    larger = dataclasses.replace(strict, image_size=16)
+    broken.unlink()
+    assert stream.read(stream.complete(larger)).features.shape == (6, 16, 16, 3)
+
+
 @pytest.mark.parametrize(
     ("dataset", "shape", "classes"),
     [("facescrub", (32, 32, 3), 12), ("unsw_nb15", None, 10)],

@@ -185,7 +185,7 @@ def test_times_are_compared_whole(write):
 
 
 def test_a_byte_order_mark_and_quotes(write):
-    text = '\ufeffx,"the, class"\r\n1,"a ""b"""\r\n\r\n2,c\r\n'
+    text = '\ufeffx, "the, class"\r\n1,"a ""b"""\r\n\r\n2, c\r\n'
     dataset = table.load(write(text), label_column="the, class")
     assert dataset.class_names == ('a "b"', "c")
     assert dataset.features.tolist() == [[1], [2]]

@@ -193,7 +193,7 @@ def _read_csv(path: pathlib.Path, wanted: _Wanted) -> tuple["pandas.DataFrame", 
 
     def place(row: int) -> str:
         with _csv.opened(path) as file:
-            reader = csv.reader(file, delimiter=delimiter)
+            reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
             rows = (fields for fields in reader if fields)
             next(itertools.islice(rows, row + has_header, None))
             return f"line {reader.line_num}"
@@ -224,7 +224,11 @@ def _scan(path: pathlib.Path, has_header: bool) -> tuple[str, list[str], int]:
                     f"{path}: is empty" if not start else f"{path}, line 1: is empty"
                 )
             delimiter = max(_DELIMITERS, key=start.count)
-            reader = csv.reader(itertools.chain([start], file), delimiter=delimiter)
+            reader = csv.reader(
+                itertools.chain([start], file),
+                delimiter=delimiter,
+                skipinitialspace=True,
+            )
             first = [field.strip() for field in next(reader)]
             num_rows = int(not has_header)
             for fields in reader:
