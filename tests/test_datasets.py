@@ -511,7 +511,7 @@ def test_standardizer_scales_before_it_rounds():
     [
         (np.ones(3), r"shape \(3,\)"),
         (np.ones((0, 3)), r"shape \(0, 3\)"),
-        (np.array([[1.0, np.nan]]), r"column 1, stands nan"),
+        (np.array([[1.0, np.nan]]), r"column 1 \(from 0\) holds nan"),
         (np.array([[1e300], [-1e300]]), "mean and standard deviation must be finite"),
     ],
 )
@@ -524,7 +524,7 @@ def test_standardizer_refuses_to_transform():
     scaling = Standardizer.fit(np.random.default_rng(0).normal(size=(50, 3)))
     with pytest.raises(DataError, match=r"shape \(5, 2\).*3 columns"):
         scaling.transform(np.ones((5, 2)))
-    with pytest.raises(DataError, match=r"float32.*column 2, stands inf"):
+    with pytest.raises(DataError, match=r"float32.*column 2 \(from 0\) holds inf"):
         scaling.transform(np.array([[0, 0, 1e200]]))
     assert scaling.transform(np.ones((2, 5, 3))).shape == (2, 5, 3)
 
@@ -773,6 +773,16 @@ def test_a_scaling_that_does_not_fit_is_refused(features, scaling, message):
     dataset = make(20, features=features, feature_names=names)
     with pytest.raises(ValueError, match=message):
         split(dataset, **SIZES, scaling=scaling)
+
+
+def test_a_column_that_does_not_fit_into_float32_is_named():
+    features = np.ones((20, 2))
+    features[15, 1] = 1e200
+    for scaling in ("standard", "none"):
+        with pytest.raises(DataError, match=r"float32.*column 'feature 1' holds inf"):
+            split(make(20, 2, features=features), **SIZES, scaling=scaling)
+    logs = split(make(20, 2, features=features), **SIZES, scaling="log")
+    assert np.isfinite(logs.features).all()
 
 
 def test_log_is_taken_before_standardising():

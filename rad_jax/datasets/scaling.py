@@ -30,13 +30,15 @@ class Standardizer:
     Attributes:
       mean: ``[D]`` float64, in the units of the features.
       scale: ``[D]`` float64, > 0, in the units of the features.
+      names: of the D columns, for messages; or none.
     """
 
     mean: np.ndarray
     scale: np.ndarray
+    names: tuple[str, ...] = ()
 
     @classmethod
-    def fit(cls, features: np.ndarray) -> Self:
+    def fit(cls, features: np.ndarray, names: tuple[str, ...] = ()) -> Self:
         """Takes mean and standard deviation (the population's) of each column.
 
         A column that is constant or nearly so in a small set tells nothing about its
@@ -56,6 +58,7 @@ class Standardizer:
 
         Args:
           features: ``[n, D]``, n >= 1, finite; computed with in float64.
+          names: of the D columns, for messages; or none.
 
         Returns:
           The scaling for features of width D.
@@ -70,16 +73,16 @@ class Standardizer:
                 f"features to fit a scaling to have shape {features.shape}; [n, D] "
                 "with n >= 1 is needed"
             )
-        _check_finite("features to fit a scaling to", features)
+        _check_finite("features to fit a scaling to", features, names)
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = features.mean(axis=0), features.std(axis=0)
-        _check_finite("mean and standard deviation", np.stack([mean, std]))
+        _check_finite("mean and standard deviation", np.stack([mean, std]), names)
         rows = len(features)
         needed = max(MIN_VARYING_ROWS, math.ceil(MIN_VARYING_FRACTION * rows))
         modes = [np.unique(c, return_counts=True)[1].max() for c in features.T]
         varying = rows - np.array(modes, np.int64)
         nearly_constant = (std <= RELATIVE_STD * np.abs(mean)) | (varying < needed)
-        return cls(mean, np.where(nearly_constant, np.maximum(std, 1.0), std))
+        return cls(mean, np.where(nearly_constant, np.maximum(std, 1.0), std), names)
 
     def transform(self, features: np.ndarray) -> np.ndarray:
         """Scales rows in float64, and only then rounds them to float32.
@@ -105,7 +108,7 @@ class Standardizer:
             )
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = ((features - self.mean) / self.scale).astype(np.float32)
-        _check_finite("scaled features", scaled)
+        _check_finite("scaled features", scaled, self.names)
         return scaled
 
 
@@ -178,9 +181,9 @@ def fit(dataset: Dataset, clean: np.ndarray, scaling: str) -> Transform:
 
     if scaling == "none":
         width = clean.shape[1]
-        scaler = Standardizer(mean=np.zeros(width), scale=np.ones(width))
+        scaler = Standardizer(np.zeros(width), np.ones(width), dataset.feature_names)
     else:
-        scaler = Standardizer.fit(prepare(clean))
+        scaler = Standardizer.fit(prepare(clean), dataset.feature_names)
     return lambda rows: scaler.transform(prepare(rows))
 
 
@@ -193,12 +196,13 @@ def _medians(clean: np.ndarray) -> np.ndarray:
     return medians
 
 
-def _check_finite(what: str, values: np.ndarray) -> None:
+def _check_finite(what: str, values: np.ndarray, names: tuple[str, ...]) -> None:
     """Raises DataError, with the first column concerned, unless all are finite."""
     finite = np.isfinite(values)
     if not finite.all():
         place = tuple(int(i) for i in np.argwhere(~finite)[0])
+        column = f"{names[place[-1]]!r}" if names else f"{place[-1]} (from 0)"
         raise DataError(
-            f"{what} must be finite (in {values.dtype}); in column {place[-1]}, stands "
-            f"{values[place]}, where the first column is column 0"
+            f"{what} must be finite (in {values.dtype}); column {column} holds "
+            f"{values[place]}"
         )
