@@ -170,21 +170,25 @@ def _read_csv(path: pathlib.Path, wanted: _Wanted) -> tuple["pandas.DataFrame", 
                 f"{path}, line 1: column {number} has no name (row numbers, perhaps?); "
                 f"name it, or leave it out by drop_columns={number}"
             )
-    frame = require("pandas", "tables").read_csv(
-        path,
-        sep=delimiter,
-        header=0 if has_header else None,
-        names=columns,
-        usecols=kept,
-        index_col=False,
-        dtype={wanted.label: str},
-        na_values=list(MISSING),
-        keep_default_na=False,
-        skipinitialspace=True,
-        encoding="utf-8-sig",
-        compression="gzip" if path.suffix.lower() == ".gz" else None,
-        low_memory=False,
-    )
+    pandas = require("pandas", "tables")
+    try:
+        frame = pandas.read_csv(
+            path,
+            sep=delimiter,
+            header=0 if has_header else None,
+            names=columns,
+            usecols=kept,
+            index_col=False,
+            dtype={wanted.label: str},
+            na_values=list(MISSING),
+            keep_default_na=False,
+            skipinitialspace=True,
+            encoding="utf-8-sig",
+            compression="gzip" if path.suffix.lower() == ".gz" else None,
+            low_memory=False,
+        )
+    except (ValueError, OverflowError) as error:  # a ParserError is a ValueError
+        raise DataError(f"{path}: cannot be read ({error})") from error
     if len(frame) != num_rows:
         raise DataError(
             f"{path}: {num_rows} rows or {len(frame)}, depending on how quotation "
