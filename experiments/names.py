@@ -4,11 +4,9 @@ The only place where names exist: the library takes values.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from rad_jax import (
     Training,
-    datasets,
     knn,
     mlp,
     nearest_centroid,
@@ -17,7 +15,7 @@ from rad_jax import (
     sweep,
     uncertainty,
 )
-from rad_jax.datasets import Dataset
+from rad_jax.datasets.scaling import SCALINGS
 from rad_jax.datasets.split import ORDERS
 from rad_jax.learners.neural import MODES
 from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE
@@ -54,40 +52,10 @@ NOISES: dict[str, Callable[[float], Noise]] = {
 }
 
 
-class Source(NamedTuple):
-    """A data set and the sizes that suit it.
-
-    Attributes:
-      load: from the data directory (or None) to the rows.
-      needs_data_dir: whether the directory must be given.
-      initial_size, batch_size, num_batches, minibatch_size: defaults of the flags.
-    """
-
-    load: Callable[[str | None], Dataset]
-    needs_data_dir: bool
-    initial_size: int
-    batch_size: int
-    num_batches: int
-    minibatch_size: int
-
-
-SOURCES: dict[str, Source] = {
-    "digits": Source(lambda data_dir: datasets.digits.load(), False, 200, 50, 24, 64),
-    "google_cluster": Source(
-        lambda data_dir: datasets.google_cluster.load(data_dir or ""),
-        True,
-        6000,
-        600,
-        60,
-        200,
-    ),
-}
-
-
 #: What each flag with a fixed set of values may be.
 CHOICES: dict[str, tuple[str, ...]] = {
-    "dataset": tuple(SOURCES),
     "order": ORDERS,
+    "scaling": SCALINGS,
     "noise": tuple(NOISES),
     "randomness": sweep.RANDOMNESS,
     "uncertainty": tuple(SCORES),

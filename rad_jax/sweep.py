@@ -152,7 +152,7 @@ def _check(arms, rates, num_seeds, alpha, randomness) -> None:
 
 
 def _check_data(data, num_classes: int) -> StreamArrays:
-    """The arrays of a stream: finite features of one width, true labels in range."""
+    """The arrays of a stream: finite features of one shape, true labels in range."""
     arrays = StreamArrays(
         *(np.asarray(getattr(data, name)) for name in StreamArrays._fields)  # type: ignore[arg-type]
     )
@@ -174,7 +174,8 @@ def _check_data(data, num_classes: int) -> StreamArrays:
         ("", flat, labels.ravel()),
     ):
         checks.features(f"{prefix}features", x, row_shape=row_shape)
-        checks.labels(f"{prefix}labels", y, len(x), num_classes, missing=False)
+        missing = not prefix  # rows that arrive may lack a label
+        checks.labels(f"{prefix}labels", y, len(x), num_classes, missing=missing)
     return arrays
 
 
@@ -197,7 +198,9 @@ def prepare(
     """Lays out a sweep and says what it costs; nothing is computed yet.
 
     Args:
-      data: a `rad_jax.datasets.StreamData`, or anything with its fields.
+      data: a `rad_jax.datasets.StreamData`, or anything with its fields. Rows that
+        arrive with true label -1 have none: noise leaves them alone, an expert asked
+        about them has no answer, and no figure but queries counts them.
       arms: the schemes compared.
       label_model: L of arms with two models.
       classifier: C; the only model of arms with one.
