@@ -6,9 +6,12 @@ from rad_jax import ensemble, experts, learners, noise, selection, uncertainty
 from rad_jax.learners import (
     Training,
     knn,
+    linear_svm,
     mlp,
     nearest_centroid,
     network,
+    random_forest,
+    rbf_svm,
     vgg,
 )
 from rad_jax.rad import Rad, rad
@@ -39,6 +42,7 @@ __all__ = [
     "experts",
     "knn",
     "learners",
+    "linear_svm",
     "mlp",
     "nearest_centroid",
     "network",
@@ -46,6 +50,8 @@ __all__ = [
     "noise",
     "oracle_selection",
     "rad",
+    "random_forest",
+    "rbf_svm",
     "selection",
     "uncertainty",
     "vgg",
