@@ -123,6 +123,16 @@ def _define_learners() -> None:
     flags.DEFINE_integer("steps_per_batch", 100, "Gradient steps at an arrival.")
     flags.DEFINE_integer("initial_steps", 500, "Gradient steps on the clean rows.")
     flags.DEFINE_integer("minibatch_size", None, "Rows of a minibatch.")
-    flags.DEFINE_float("learning_rate", 1e-3, "Adam's.")
+    flags.DEFINE_float(
+        "learning_rate", None, "Of networks; by default 0.001 (mlp) or 0.01 (vgg)."
+    )
     flags.DEFINE_list("hidden", ["28", "28"], "Widths of the MLP's hidden layers.")
     flags.DEFINE_integer("neighbours", 5, "k of knn.")
+    flags.DEFINE_float("svm_c", 1.0, "C of linear_svm and rbf_svm.")
+    flags.DEFINE_integer("num_landmarks", 512, "Of rbf_svm: rows that span its kernel.")
+    flags.DEFINE_integer("num_trees", 100, "Of random_forest.")
+    flags.DEFINE_integer("max_depth", 5, "Of random_forest.")
+    flags.DEFINE_integer("max_features", 10, "Of random_forest: candidates a split.")
+    flags.DEFINE_float("vgg_width", 1.0, "Of vgg: factor of all widths.")
+    flags.DEFINE_integer("vgg_blocks", 3, "Of vgg: each halves the image.")
+    flags.DEFINE_bool("augment", False, "Of vgg: move and mirror training images.")

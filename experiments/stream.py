@@ -64,9 +64,17 @@ class Config:
     steps_per_batch: int = 100
     initial_steps: int = 500
     minibatch_size: int | None = None
-    learning_rate: float = 1e-3
+    learning_rate: float | None = None
     hidden: tuple[int, ...] = (28, 28)
     neighbours: int = 5
+    svm_c: float = 1.0
+    num_landmarks: int = 512
+    num_trees: int = 100
+    max_depth: int = 5
+    max_features: int = 10
+    vgg_width: float = 1.0
+    vgg_blocks: int = 3
+    augment: bool = False
     seed: int = 0
     output_dir: str = "results/stream"
 
@@ -112,6 +120,11 @@ _LEAST = {
     "initial_steps": 1,
     "minibatch_size": 1,
     "neighbours": 1,
+    "num_landmarks": 1,
+    "num_trees": 1,
+    "max_depth": 1,
+    "max_features": 1,
+    "vgg_blocks": 1,
     "seed": 0,
 }
 
@@ -151,10 +164,10 @@ def complete(config: Config) -> Config:
             raise ValueError(f"--{name} must be at least {least}, got {value}")
         if value is not None and value >= 2**31 and name not in _SIZES:
             raise ValueError(f"--{name} must be below 2^31, got {value}")
-    if not 0 < config.learning_rate <= 1e3:
-        raise ValueError(
-            f"--learning_rate must be > 0 and <= 1000, got {config.learning_rate}"
-        )
+    for name, most in (("learning_rate", 1e3), ("svm_c", 1e6), ("vgg_width", 16.0)):
+        value = getattr(config, name)
+        if value is not None and not 0 < value <= most:
+            raise ValueError(f"--{name} must be > 0 and <= {most:g}, got {value}")
     if not config.hidden or min(config.hidden) < 1:
         raise ValueError(f"--hidden must be widths of at least 1, got {config.hidden}")
     if not config.noise_rates:
@@ -254,13 +267,8 @@ def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
     )
 
     def learner(name: str) -> Learner:
-        return names.learner(
-            name,
-            training=training,
-            learning_rate=config.learning_rate,
-            hidden=config.hidden,
-            neighbours=config.neighbours,
-        )
+        options = {flag: getattr(config, flag) for flag in names.LEARNER_FLAGS}
+        return names.learner(name, training=training, **options)
 
     arms = [
         names.arm(

@@ -246,6 +246,17 @@ def prepare(
         )
     capacity = trained + arrays.labels.size
 
+    spec = Spec(arrays.features.shape[2:], num_classes, capacity)
+    for argument, learner in (("label_model", label_model), ("classifier", classifier)):
+        if not learner.traceable:
+            raise ValueError(
+                f"{argument}: {learner.name} is no JAX learner: it cannot be vmapped "
+                "over runs; use it step by step (rad_jax.rad, rad_jax.online)"
+            )
+        jax.eval_shape(  # what does not fit the data is found here
+            functools.partial(learner.init, spec, learner.params), jax.random.key(0)
+        )
+
     key = jax.random.key(seed)
     members = [
         [i for i, arm in enumerate(arms) if arm.one_model is one_model]
@@ -287,7 +298,6 @@ def prepare(
     )
     params = tuple(as_arrays(algo.params._replace(selection=())) for algo in algos)
     keys = Keys(jax.random.fold_in(key, 0), jax.random.fold_in(key, 1))
-    spec = Spec(arrays.features.shape[2:], num_classes, capacity)
     per_run = len(rates) * num_seeds
     num_steps = 0
     for group, algo in zip(groups, algos, strict=True):
