@@ -5,6 +5,7 @@ __version__ = "0.1.0"
 from rad_jax import ensemble, experts, learners, noise, selection, uncertainty
 from rad_jax.learners import (
     Training,
+    from_sklearn,
     knn,
     linear_svm,
     mlp,
@@ -40,6 +41,7 @@ __all__ = [
     "basic",
     "ensemble",
     "experts",
+    "from_sklearn",
     "knn",
     "learners",
     "linear_svm",

@@ -2,6 +2,7 @@
 
 from rad_jax.learners.centroid import nearest_centroid
 from rad_jax.learners.convolutional import VGG, shift_and_flip, vgg
+from rad_jax.learners.external import from_sklearn
 from rad_jax.learners.forest import random_forest
 from rad_jax.learners.neighbours import knn
 from rad_jax.learners.neural import Training, network
@@ -12,6 +13,7 @@ __all__ = [
     "MLP",
     "VGG",
     "Training",
+    "from_sklearn",
     "knn",
     "linear_svm",
     "mlp",
