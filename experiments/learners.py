@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import sources, stream
+from experiments.sklearn_study import COUNTERPARTS, Settings
 from rad_jax import (
     Training,
     datasets,
@@ -40,7 +41,7 @@ from rad_jax import (
     rbf_svm,
 )
 from rad_jax.datasets import Dataset
-from rad_jax.files import check_output_dir
+from rad_jax.files import check_output_dir, require
 from rad_jax.noise import symmetric
 from rad_jax.types import Learner
 
@@ -73,44 +74,38 @@ class Pair(NamedTuple):
 
 
 def _pairs(train_size: int, epochs: int) -> dict[str, Pair]:
-    from sklearn.ensemble import RandomForestClassifier
-    from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
-    from sklearn.neural_network import MLPClassifier
-    from sklearn.svm import SVC, LinearSVC
-
     minibatch = min(200, train_size)
     training = Training(
         initial_steps=epochs * -(-train_size // minibatch), minibatch_size=minibatch
     )
 
-    def perceptron(seed: int):
-        return MLPClassifier(
-            (28, 28),
-            batch_size=minibatch,
-            max_iter=epochs,
-            n_iter_no_change=epochs + 1,
-            random_state=seed,
-        )
-
-    def forest(seed: int):
-        return RandomForestClassifier(
-            100, max_depth=5, max_features=10, random_state=seed
+    def theirs(name: str) -> Callable[[int], Any]:
+        return lambda seed: COUNTERPARTS[name](
+            Settings(
+                neighbours=4,
+                hidden=(28, 28),
+                learning_rate=1e-3,
+                minibatch_size=minibatch,
+                epochs=epochs,
+                svm_c=1.0,
+                num_trees=100,
+                max_depth=5,
+                max_features=10,
+                seed=seed,
+            )
         )
 
     return {
-        "knn": Pair(knn(5), lambda seed: KNeighborsClassifier(5)),
-        "knn_distance": Pair(
-            knn(4, weighting="distance"),
-            lambda seed: KNeighborsClassifier(4, weights="distance"),
+        "knn": Pair(
+            knn(5), lambda seed: require("sklearn.neighbors").KNeighborsClassifier(5)
         ),
-        "nearest_centroid": Pair(nearest_centroid(), lambda seed: NearestCentroid()),
-        "linear_svm": Pair(linear_svm(), lambda seed: LinearSVC(random_state=seed)),
-        "rbf_svm": Pair(rbf_svm(), lambda seed: SVC(gamma="scale")),
-        "rbf_svm_pairs": Pair(
-            rbf_svm(multiclass="one_vs_one"), lambda seed: SVC(gamma="scale")
-        ),
-        "random_forest": Pair(random_forest(), forest),
-        "mlp": Pair(mlp(training=training), perceptron),
+        "knn_distance": Pair(knn(4, weighting="distance"), theirs("knn")),
+        "nearest_centroid": Pair(nearest_centroid(), theirs("nearest_centroid")),
+        "linear_svm": Pair(linear_svm(), theirs("linear_svm")),
+        "rbf_svm": Pair(rbf_svm(), theirs("rbf_svm")),
+        "rbf_svm_pairs": Pair(rbf_svm(multiclass="one_vs_one"), theirs("rbf_svm")),
+        "random_forest": Pair(random_forest(), theirs("random_forest")),
+        "mlp": Pair(mlp(training=training), theirs("mlp")),
     }
 
 
