@@ -22,7 +22,7 @@ from rad_jax import (
 )
 from rad_jax.datasets.scaling import SCALINGS
 from rad_jax.datasets.split import ORDERS
-from rad_jax.learners.neural import MODES
+from rad_jax.learners.training import MODES
 from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE
 from rad_jax.stream import ALPHA_SOURCES
 from rad_jax.sweep import Arm

@@ -250,6 +250,7 @@ def plan(
     shared = memory.nbytes(spec.capacity, spec.feature_shape) + 4 * num_test * width
     if learner.preparation is not None:
         shared += learner.preparation.bytes(spec, num_test)
+    shared += learner.workspace(spec, num_test)
     labels_and_predictions = 2 * (spec.capacity + num_test) + 4 * spec.capacity
     per_run = learner.bytes(spec, num_test) + labels_and_predictions
     devices = len(jax.devices())

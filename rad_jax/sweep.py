@@ -365,6 +365,12 @@ def _estimate(arrays: StreamArrays, spec: Spec, groups, algos, per_run: int) -> 
         if learner.preparation is not None
     }
     shared += sum(p.bytes(spec, num_queries) for p in preparations)
+    # Where several learners work in turns, the largest workspace is there at a time.
+    shared += max(
+        learner.workspace(spec, num_queries)
+        for algo in algos
+        for learner in algo.engine.learners
+    )
     runs = 0
     for group, algo in zip(groups, algos, strict=True):
         one = spec.capacity * 5 + sum(

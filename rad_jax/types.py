@@ -202,6 +202,12 @@ class LearnerPredict(Protocol):
         ...
 
 
+def no_workspace(spec: Spec, num_queries: int) -> int:
+    """Memory taken once of a learner that takes none beside each seed's."""
+    del spec, num_queries
+    return 0
+
+
 def no_steps(arrival: int) -> int:
     """Gradient steps of a learner that takes none."""
     del arrival
@@ -221,6 +227,8 @@ class Learner(NamedTuple):
       params: pytree of numbers that may be vmapped.
       preparation: shared work on features, or None.
       steps: ``(arrival) -> int``: gradient steps at an arrival, for cost estimates.
+      workspace: ``(spec, num_queries) -> int``: memory taken once beside, whatever the
+        number of seeds.
       traceable: its functions are JAX's and can be put under `jit` and `vmap`.
     """
 
@@ -232,6 +240,7 @@ class Learner(NamedTuple):
     params: PyTree = ()
     preparation: Preparation | None = None
     steps: Callable[[int], int] = no_steps
+    workspace: Callable[[Spec, int], int] = no_workspace
     traceable: bool = True
 
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import rad_jax
-from rad_jax.learners import VGG, Training, network, shift_and_flip, vgg
+from rad_jax.learners import VGG, Training, convolutional, network, shift_and_flip, vgg
 from rad_jax.types import Examples, Queries, Spec
 
 K, SIDE, ROWS = 3, 8, 30
@@ -139,6 +139,95 @@ def test_statistics_leave_out_masked_rows():
     # Without a mask the rows would have counted.
     _, other = apply(x)
     assert np.abs(other["batch_stats"]["BatchNorm_0"]["mean"]).max() > 1
+
+
+def test_the_network_written_out():
+    """Layer by layer, with statistics of its own and with those of the batch."""
+    x, _ = images()
+    module = VGG(K, (4,), 5)
+    variables = jax.jit(module.init)(key(0), x)
+    # Small variances, beside which 1e-3 counts.
+    variables = jax.tree.map(
+        lambda v: 0.05 * jax.random.uniform(key(v.size), v.shape) + 0.1 * v, variables
+    )
+    weights, stats = variables["params"], variables["batch_stats"]
+
+    def forward(train):
+        changed = {}
+
+        def norm(x, name):
+            axes = tuple(range(x.ndim - 1))
+            mean, var = stats[name]["mean"], stats[name]["var"]
+            if train:
+                batch = x.mean(axes), x.var(axes)
+                changed[name] = {
+                    "mean": 0.99 * mean + 0.01 * batch[0],
+                    "var": 0.99 * var + 0.01 * batch[1],
+                }
+                mean, var = batch
+            scale, bias = weights[name]["scale"], weights[name]["bias"]
+            out = (x - np.asarray(mean)) / np.sqrt(np.asarray(var) + 1e-3)
+            return np.maximum(out * np.asarray(scale) + np.asarray(bias), 0)
+
+        def convolve(x, name):
+            kernel = np.asarray(weights[name]["kernel"])
+            padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+            windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
+            out = np.einsum("bhwcij,ijco->bhwo", windows, kernel)
+            return out + np.asarray(weights[name]["bias"])
+
+        h = norm(convolve(x, "Convolution_0"), "BatchNorm_0")
+        h = norm(convolve(h, "Convolution_1"), "BatchNorm_1")
+        h = h.reshape(ROWS, SIDE // 2, 2, SIDE // 2, 2, 4).max(axis=(2, 4))
+        h = h.reshape(ROWS, -1) @ np.asarray(weights["hidden"]["kernel"])
+        h = norm(h + np.asarray(weights["hidden"]["bias"]), "BatchNorm_2")
+        h = h @ np.asarray(weights["output"]["kernel"])
+        return h + np.asarray(weights["output"]["bias"]), changed
+
+    assert_close(jax.jit(module.apply)(variables, x), forward(False)[0], 1e-3, 1e-4)
+    apply = functools.partial(module.apply, train=True, mutable="batch_stats")
+    logits, changed = jax.jit(apply)(variables, x)
+    expected, statistics = forward(True)
+    assert_close(logits, expected, 1e-3, 1e-4)
+    assert_close(dict(changed["batch_stats"]), statistics, 1e-4, 1e-6)
+
+
+def test_kernels_start_he_normal():
+    x = jnp.zeros((1, 16, 16, 3))
+    weights = jax.jit(VGG(K, (64, 64), 256).init)(key(0), x)["params"]
+    for name in ("Convolution_0", "Convolution_3", "hidden"):
+        kernel = np.asarray(weights[name]["kernel"])
+        expected = np.sqrt(2 / np.prod(kernel.shape[:-1]))
+        # Within four standard errors of a normal's deviation.
+        np.testing.assert_allclose(
+            kernel.std(), expected, rtol=4 / np.sqrt(2 * kernel.size)
+        )
+        np.testing.assert_array_equal(weights[name]["bias"], 0.0)
+
+
+def test_after_10_000_steps_the_learning_rate_is_half():
+    optimizer = convolutional._optimizer()
+    weight = jnp.zeros(())
+    state = optimizer.init(weight)
+    still = jax.tree.map(jnp.asarray, state.hyperparams | {"momentum": 0.0})
+    state = state._replace(hyperparams=still)
+
+    def step(state, _):
+        change, state = optimizer.update(jnp.ones(()), state, weight)
+        return state, change
+
+    changes = jax.jit(lambda s: jax.lax.scan(step, s, length=10_001))(state)[1]
+    np.testing.assert_allclose(changes[jnp.array([0, 10_000])], [-0.01, -0.005], 1e-5)
+
+
+def test_augmentation_is_an_option_of_vgg():
+    x, label = images()
+    data = examples(x, label, np.ones(ROWS))
+    plain, augmented = (trained(small(augment=on), data) for on in (False, True))
+    gap = jax.tree.map(
+        lambda a, b: np.abs(a - b).max(), plain.weights, augmented.weights
+    )
+    assert max(jax.tree.leaves(gap)) > 1e-3
 
 
 def minibatches(order_key, num_steps):
@@ -379,3 +468,94 @@ def test_arguments_out_of_range(options, message):
         vgg(**options)
     with pytest.raises(ValueError, match=r"shift must lie in \[0, 1\), got 1"):
         shift_and_flip(1.0)
+
+
+# --- what every learner must do (tests/test_learners.py), on images -----------------
+
+
+def test_probabilities_and_carried_types():
+    learner = small()
+    x, label = images()
+    model = init(static(learner), learner.params, key(0))
+    for state in (model, trained(learner, examples(x, label, np.ones(ROWS)))):
+        probs = np.asarray(predict(static(learner), learner.params, state, x[:11]))
+        assert probs.shape == (11, K)
+        assert (probs >= 0).all()
+        np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-6)
+        same = jax.tree.map(
+            lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, model
+        )
+        assert all(jax.tree.leaves(same))
+
+
+def test_one_class_only_is_what_is_predicted():
+    learner = small()
+    x, label = images()
+    only = examples(x, label, label == 2)
+    model = trained(learner, only)
+    for arrival in range(1, 6):
+        again = examples(x, label, label == 2, arrival)
+        model = fit(static(learner), learner.params, model, again, key(0), key(arrival))
+    # Statistics are those of training only after many steps: predict as in training.
+    module = VGG(K, (3,), 13)
+    logits, _ = jax.jit(
+        lambda v, x: module.apply(v, x, train=True, mutable=["batch_stats"])
+    )({"params": model.weights, **model.collections}, x[label == 2])
+    np.testing.assert_array_equal(logits.argmax(axis=1), 2)
+
+
+def test_refit_is_the_first_fit_with_more_steps():
+    x, label = images()
+    first = small()
+    refitting = vgg(width=0.05, blocks=1, training=TRAINING._replace(mode="refit"))
+    data = examples(x, label, np.ones(ROWS))
+    model = trained(first, data)
+    assert_close(trained(refitting, data), model)
+    later = examples(x, label, np.ones(ROWS), arrival=2)
+    again = fit(static(refitting), refitting.params, model, later, key(0), key(1))
+    assert int(again.steps) == refitting.steps(2) == 5 + 2 * 3
+    other = trained(first, data, start=8)
+    assert_close(
+        fit(static(refitting), refitting.params, other, later, key(0), key(1)), again
+    )
+    # "continue" goes on from where it was.
+    on = fit(static(first), first.params, model, later, key(0), key(1))
+    assert int(on.steps) == 5 + 3
+
+
+def test_another_learning_rate_compiles_nothing():
+    x, label = images()
+    data = examples(x, label, np.ones(ROWS))
+    trained(small(), data)
+    before = fit._cache_size()
+    other = trained(small(learning_rate=0.002), data)
+    assert fit._cache_size() == before
+    same = trained(small(), data)
+    assert (
+        np.abs(
+            other.weights["hidden"]["kernel"] - same.weights["hidden"]["kernel"]
+        ).max()
+        > 0
+    )
+
+
+def test_stated_memory_is_that_of_the_compiled_training():
+    spec = Spec((16, 16, 3), 5, 100)
+    learner = vgg(
+        width=0.25,
+        blocks=2,
+        training=Training(initial_steps=2, minibatch_size=64),
+    )
+    rows = jnp.zeros((100, 16, 16, 3))
+    data = examples(rows, np.zeros(100), np.ones(100))
+
+    def train(data, seed_key):
+        model = learner.init(spec, learner.params, seed_key)
+        return learner.fit(
+            spec, learner.params, model, data, init_key=seed_key, order_key=key(1)
+        )
+
+    planned = jax.jit(train).lower(data, key(0)).compile().memory_analysis()
+    stated = learner.workspace(spec, 10) + learner.bytes(spec, 10)
+    measured = planned.temp_size_in_bytes + planned.output_size_in_bytes
+    assert 0.5 < stated / measured < 3

@@ -26,7 +26,8 @@ from rad_jax.learners import (
     random_forest,
     rbf_svm,
 )
-from rad_jax.learners.neural import Training, weighted_cross_entropy
+from rad_jax.learners.neural import weighted_cross_entropy
+from rad_jax.learners.training import Training
 from rad_jax.types import UNLABELLED, Examples, Queries, Spec
 
 TRAINING = Training(steps=7, initial_steps=12, minibatch_size=16)

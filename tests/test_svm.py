@@ -182,6 +182,18 @@ def test_masked_is_the_subset(learner):
     np.testing.assert_allclose(probs, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("C", [1.0, 100.0])
+def test_the_size_of_masked_rows_does_not_matter(C):
+    """Not even to the way that the solver goes."""
+    x, label, queries, _ = digits()
+    kept = some(4)
+    expected, _ = run(linear_svm(C), x, label, kept, queries)
+    for size in (1e6, 1e12, 1e25):
+        far = np.where(kept[:, None], x, np.float32(size) * x[::-1])
+        model, _ = run(linear_svm(C), far, label, kept, queries)
+        jax.tree.map(np.testing.assert_array_equal, model, expected)
+
+
 def test_a_class_without_kept_rows_has_probability_0():
     x, label, queries, y = digits()
     pairs = rbf_svm(num_landmarks=40, multiclass="one_vs_one")

@@ -5,9 +5,10 @@ from rad_jax.learners.convolutional import VGG, shift_and_flip, vgg
 from rad_jax.learners.external import from_sklearn
 from rad_jax.learners.forest import random_forest
 from rad_jax.learners.neighbours import knn
-from rad_jax.learners.neural import Training, network
+from rad_jax.learners.neural import network
 from rad_jax.learners.perceptron import MLP, mlp
 from rad_jax.learners.svm import linear_svm, rbf_svm
+from rad_jax.learners.training import Training
 
 __all__ = [
     "MLP",

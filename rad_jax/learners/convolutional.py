@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rad_jax.learners.neural import Training, check_learning_rate, network
+from rad_jax.learners.neural import network
+from rad_jax.learners.training import Training, check_learning_rate
 from rad_jax.types import Array, Learner, PRNGKey, PyTree
 
 #: Channels of the two convolutions of each block; each block halves the image.

@@ -13,11 +13,14 @@ import jax.numpy as jnp
 from rad_jax.types import Array
 
 #: Done where the gradient has shrunk to this fraction of that at 0, …
-_GRADIENT = 1e-6
+_GRADIENT = 3e-7
 #: … or where a step is below this fraction of the plane: single precision ends there.
 _STEP = 3e-7
 #: Residual of a Newton step's conjugate gradients, as a fraction of the gradient.
 _RESIDUAL = 1e-2
+
+#: Beyond this, squares leave single precision.
+_LARGEST = 1e18
 
 
 class Plane(NamedTuple):
@@ -57,6 +60,15 @@ def _where(condition: Array, a: Plane, b: Plane) -> Plane:
     )
 
 
+def _mean_square(rows: Array, kept: Array) -> Array:
+    """``[W]``, mean square of each column of the rows ``[M, W]`` that are kept."""
+    kept = kept.astype(jnp.float32)
+    # Finite, so that nothing comes of it times 0.
+    square = jnp.square(jnp.clip(rows, -_LARGEST, _LARGEST))
+    total = jnp.matmul(kept, square, precision=jax.lax.Precision.HIGHEST)
+    return total / jnp.maximum(jnp.sum(kept), 1.0)
+
+
 def _newton_direction(
     gradient: Plane,
     curvature: Array,
@@ -71,7 +83,7 @@ def _newton_direction(
       gradient: of each plane.
       curvature: ``[P, M]``, cost of the rows in the quadratic part of the loss.
       rows: ``[M, W]``.
-      size2: ``[W]``, mean square of each column.
+      size2: ``[W]``, mean square of each column over the kept rows.
       tolerance: on the residual, as a fraction of the gradient.
       max_iterations: of all planes together.
     """
@@ -182,8 +194,7 @@ def minimise(
       max_newton: bound on Newton steps.
       max_cg: bound on the inner iterations of one step.
     """
-    num_rows = jnp.maximum(jnp.sum(valid), 1)
-    size2 = jnp.sum(jnp.where(valid[:, None], jnp.square(rows), 0.0), axis=0) / num_rows
+    size2 = _mean_square(rows, valid & jnp.any(cost > 0, axis=0))
     origin = _back(sign * cost, rows)
     limit = _GRADIENT * jnp.sqrt(_dot(origin, origin))
 

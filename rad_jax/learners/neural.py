@@ -9,13 +9,20 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from rad_jax.types import Array, Examples, Learner, PRNGKey, PyTree, Queries, Spec
+from rad_jax.learners.training import Training
+from rad_jax.types import (
+    Array,
+    Examples,
+    Learner,
+    PRNGKey,
+    PyTree,
+    Queries,
+    Spec,
+    no_workspace,
+)
 
-#: Training goes on from the present weights, or starts again at every arrival.
-MODES = ("continue", "refit")
 # What the order key is folded with for an update; epochs are below.
 _UPDATES = 1 << 30
 
@@ -35,53 +42,6 @@ class NetworkModel(NamedTuple):
     collections: dict[str, PyTree]
     optimizer: PyTree
     steps: Array
-
-
-class Training(NamedTuple):
-    """How long and how a network is trained.
-
-    Attributes:
-      mode: "continue": at every arrival `steps` further gradient steps; "refit": from
-        the initial weights again, with as many steps as "continue" would have taken
-        by then.
-      steps: gradient steps at an arrival.
-      initial_steps: gradient steps on the clean batch.
-      minibatch_size: rows of a minibatch. Minibatches are drawn from all stored
-        rows, kept or not, so that every seed sees the same features; rows that a
-        seed has not kept weigh nothing.
-    """
-
-    mode: str = "continue"
-    steps: int = 100
-    initial_steps: int = 500
-    minibatch_size: int = 200
-
-    def steps_at(self, arrival):
-        """Gradient steps at an arrival (int or int32 scalar)."""
-        first = arrival == 0
-        if self.mode == "refit":
-            return self.initial_steps + self.steps * arrival
-        if isinstance(arrival, int):
-            return self.initial_steps if first else self.steps
-        return jnp.where(first, self.initial_steps, self.steps)
-
-    def check(self) -> None:
-        """Raises ValueError where a field is out of range."""
-        if self.mode not in MODES:
-            raise ValueError(f"mode must be one of {MODES}, got {self.mode!r}")
-        for name in ("steps", "initial_steps", "minibatch_size"):
-            value = getattr(self, name)
-            if not 1 <= value < 2**31:
-                raise ValueError(f"{name} must lie in 1..2^31-1, got {value}")
-
-
-def check_learning_rate(value) -> None:
-    """Raises ValueError unless all of it lies in (0, 1000]; traced values pass."""
-    if isinstance(value, jax.core.Tracer):
-        return
-    rates = np.asarray(value, np.float64)
-    if not np.all((rates > 0) & (rates <= 1e3)):
-        raise ValueError(f"learning_rate must lie in (0, 1000], got {value}")
 
 
 def weighted_cross_entropy(logits: Array, label: Array, weight: Array) -> Array:
@@ -263,9 +223,39 @@ def _functions(
         )
         state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(model))
         weights = sum(math.prod(x.shape) * 4 for x in jax.tree.leaves(model.weights))
-        return 2 * state + 2 * weights + num_queries * spec.num_classes * 8
+        own = 2 * state + 2 * weights + num_queries * spec.num_classes * 8
+        return own if seeds_in_turn else own + activations(spec, model)
 
-    return init, fit, predict_proba, nbytes
+    def activations(spec: Spec, model: NetworkModel) -> int:
+        """What a gradient step keeps of the forward pass."""
+        size = min(training.minibatch_size, spec.capacity)
+        rows = jax.ShapeDtypeStruct((size, *spec.feature_shape), jnp.float32)
+        module = make_module(spec.num_classes)
+
+        def backward(weights, collections, rows, key):
+            def logits(weights):
+                return module.apply(
+                    {"params": weights, **collections},
+                    rows,
+                    mutable=list(collections),
+                    rngs={"dropout": key},
+                    **_options(module, True, jnp.ones(size, bool)),
+                )[0]
+
+            return jax.vjp(logits, weights)[1]
+
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        kept = jax.eval_shape(backward, model.weights, model.collections, rows, key)
+        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(kept))
+
+    def workspace(spec: Spec, num_queries: int) -> int:
+        del num_queries
+        model = jax.eval_shape(
+            lambda key: init(spec, {}, key), jax.eval_shape(lambda: jax.random.key(0))
+        )
+        return activations(spec, model)
+
+    return init, fit, predict_proba, nbytes, workspace
 
 
 def _check_module(module: nn.Module, spec: Spec) -> None:
@@ -349,7 +339,7 @@ def network(
     training = training or Training()
     training.check()
     make_module = _constant(module) if isinstance(module, nn.Module) else module
-    init, fit, predict_proba, nbytes = _functions(
+    init, fit, predict_proba, nbytes, workspace = _functions(
         make_module, optimizer, training, regularizer, augment, seeds_in_turn
     )
     return Learner(
@@ -360,4 +350,5 @@ def network(
         bytes=nbytes,
         params=dict(params or {}),
         steps=_steps(training),
+        workspace=workspace if seeds_in_turn else no_workspace,
     )

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 import optax
 
-from rad_jax.learners.neural import Training, check_learning_rate, network
+from rad_jax.learners.neural import network
+from rad_jax.learners.training import Training, check_learning_rate
 from rad_jax.types import Array, Learner
 
 
