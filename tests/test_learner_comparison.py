@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import learners
+from experiments import learner_comparison as learners
 from rad_jax import datasets
 
 
@@ -47,7 +47,7 @@ def test_neighbours_and_centroids_predict_what_scikit_learn_predicts(tmp_path):
 
 def test_draws_share_no_row_and_are_scaled_by_training_rows():
     dataset = datasets.digits.load()
-    draw = learners._draw(dataset, 500, 300, seed=3)
+    draw = learners.draw_rows(dataset, 500, 300, seed=3)
     assert draw.train.shape == (500, 64)
     assert draw.test.shape == (300, 64)
     mean = draw.train.mean(axis=0)
@@ -57,13 +57,13 @@ def test_draws_share_no_row_and_are_scaled_by_training_rows():
 
 
 def test_masked_rows_are_left_out_and_noise_flips_two_in_five():
-    draw = learners._draw(datasets.digits.load(), 500, 300, seed=3)
-    masked = learners._given(draw, "masked", 10, 3, seed=0)
+    draw = learners.draw_rows(datasets.digits.load(), 500, 300, seed=3)
+    masked = learners.given_labels(draw, "masked", 10, 3, seed=0)
     assert masked.shape == (3, 500)
     kept = masked >= 0
     assert 0.5 < kept.mean() < 0.7
     assert (masked[kept] == np.broadcast_to(draw.label, (3, 500))[kept]).all()
-    noisy = learners._given(draw, "noisy", 10, 3, seed=0)
+    noisy = learners.given_labels(draw, "noisy", 10, 3, seed=0)
     np.testing.assert_array_equal((noisy != draw.label).sum(axis=1), 200)
 
 
