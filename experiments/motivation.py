@@ -15,7 +15,6 @@ to --output_dir.
 
 import contextlib
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ from experiments import (
     toy_study,
 )
 from experiments.study import Config
-from rad_jax.files import atomic_path, check_output_dir
+from rad_jax.files import check_output_dir
 
 STUDIES = ("offline", "toy", "randomness")
 _TENTHS = tuple(i / 10 for i in range(11))
@@ -276,10 +275,6 @@ def run(config: Config, console: Console | None = None) -> Any:
         "randomness": randomness_study.run,
     }[config.study]
     result = study(config, output_dir, console)
-    with atomic_path(output_dir / "config.json") as temporary:
-        temporary.write_text(
-            json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8"
-        )
     console.print(
         f"tables and pictures are in {output_dir}", highlight=False, soft_wrap=True
     )
@@ -307,7 +302,7 @@ def main(argv: Sequence[str]) -> None:
     use_all_cores()
     try:
         run(config_from_flags(), Console())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted")

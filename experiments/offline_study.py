@@ -68,8 +68,8 @@ def run(config: Config, output_dir: Path, console: Console) -> Offline:
 
     Args:
       config: completed.
-      output_dir: takes runs.csv, summary.csv, times.csv and offline.png; they are
-        written anew after each learner.
+      output_dir: takes config.json, runs.csv, summary.csv, times.csv and offline.png;
+        they are written anew after each learner.
       console: where to print.
     """
     assert config.noise_rates is not None
@@ -109,9 +109,10 @@ def run(config: Config, output_dir: Path, console: Console) -> Offline:
             result.theirs[name] = _counterpart(
                 config, name, rows, labels, shape, console
             )
+        study.write_config(config, output_dir)
         _write_offline(result, output_dir)
+        _draw_offline(config, result, published, output_dir)
         _print_learner(result, name, console)
-    _draw_offline(config, result, published, output_dir)
     if config.compare_sklearn:
         _print_times(result, console)
     return result

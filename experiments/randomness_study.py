@@ -32,7 +32,7 @@ def run(config: Config, output_dir: Path, console: Console) -> Randomness:
 
     Args:
       config: completed.
-      output_dir: takes randomness.csv and randomness_LEARNER.png.
+      output_dir: takes config.json, randomness.csv and randomness_LEARNER.png.
       console: where to print.
     """
     assert config.noise_rates is not None
@@ -72,6 +72,7 @@ def run(config: Config, output_dir: Path, console: Console) -> Randomness:
         )
         accuracy = found.accuracy(rows.test_label).reshape(shape)
         result.accuracy[name] = dict(zip(SETTINGS, accuracy, strict=True))
+        study.write_config(config, output_dir)
         _write_randomness(result, output_dir)
         study_figures.plot_randomness(
             result.accuracy[name],

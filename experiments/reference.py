@@ -7,7 +7,6 @@ equal length; optionally "id" (a text that ends in the learner's name, as in
 """
 
 import json
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +35,7 @@ def _numbers(entry: dict, name: str, where: str, high: float) -> np.ndarray:
         raise ValueError(f"{where}: {name!r} must be a list of numbers, got {values!r}")
     for value in values:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not (math.isfinite(value) and 0 <= value <= high):
+        if not number or not 0 <= value <= high:  # NaN, too
             raise ValueError(
                 f"{where}: {name!r} must hold numbers in 0..{high:g}, got {value!r}"
             )
@@ -92,7 +91,7 @@ def load(path: str, dataset: str, learners: tuple[str, ...]) -> dict[str, Curve]
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(f"{flag} cannot be read ({reason})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{flag} is not JSON ({error})") from error
     entries = content.get("curves") if isinstance(content, dict) else None
     if not isinstance(entries, list) or not entries:

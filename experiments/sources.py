@@ -73,7 +73,8 @@ def _prepared(name: str, *load_flags: str, files_flags: Sequence[str] = ()):
     """
 
     def load(config: "Config") -> Dataset:
-        module, data_dir = getattr(datasets, name), config.data_dir or ""
+        module = getattr(datasets, name)
+        data_dir = os.path.expanduser(config.data_dir or "")
         options = {flag: getattr(config, flag) for flag in load_flags}
         files = module.files(data_dir, *(options[flag] for flag in files_flags))
         return _cached(

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -228,6 +229,14 @@ def describe(console: Console, config: Config, rows: Rows) -> None:
             console,
             f"note: {rows.num_copies:,} rows are no test rows because they equal a "
             "training row",
+        )
+
+
+def write_config(config: Config, output_dir: Path) -> None:
+    """Writes config.json, beside the first results: what they are results of."""
+    with atomic_path(output_dir / "config.json") as temporary:
+        temporary.write_text(
+            json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8"
         )
 
 

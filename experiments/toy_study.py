@@ -34,7 +34,7 @@ def run(config: Config, output_dir: Path, console: Console) -> Toy:
 
     Args:
       config: completed.
-      output_dir: takes points.csv, toy.csv and toy.png.
+      output_dir: takes config.json, points.csv, toy.csv and toy.png.
       console: where to print.
     """
     assert config.noise_rates is not None
@@ -74,6 +74,7 @@ def run(config: Config, output_dir: Path, console: Console) -> Toy:
         [(own == label).mean(axis=1), (new == fresh_label).mean(axis=1)], axis=1
     )
     result = Toy(tuple(accuracy[0].tolist()), accuracy[1:])
+    study.write_config(config, output_dir)
     rate = config.noise_rates[0]
     titles = ("clean labels", f"{100 * rate:g}% wrong labels")
     study_figures.plot_toy(

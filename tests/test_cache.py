@@ -139,6 +139,11 @@ def wrong_header(entry):
     path.write_bytes(b"\0" * 20 + path.read_bytes()[20:])
 
 
+def open_header(entry):
+    path = entry / "features.npy"
+    path.write_bytes(path.read_bytes().replace(b"(50, 3)", b"(50, 3 "))
+
+
 def no_array(entry):
     (entry / "labels.npy").unlink()
 
@@ -163,6 +168,7 @@ def other_description(entry):
         lengthen,
         wrong_label,
         wrong_header,
+        open_header,
         no_array,
         no_description,
         half_a_description,
@@ -212,6 +218,13 @@ def test_a_folder_that_cannot_be_written_is_a_warning(source, tmp_path):
     with pytest.warns(UserWarning, match=r"cache_dir=.*source.csv cannot be written"):
         assert_same(load(build, source, tmp_path / "source.csv"), TABLE)
     assert build.times == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "nul\0", "~nobody_of_this_name/\0"])
+def test_a_folder_that_cannot_be_is_a_warning(source, name):
+    build = Built()
+    with pytest.warns(UserWarning, match="cannot be written"):
+        assert_same(load(build, source, name), TABLE)
 
 
 def test_a_full_disk_is_a_warning_and_leaves_nothing(source, folder, monkeypatch):

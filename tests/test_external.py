@@ -225,6 +225,11 @@ def test_a_classifier_of_no_known_family_works():
         ([0.5, 0.9, 0.1], "sum to 1"),
         ([1.5, -0.5, 0], "sum to 1"),
         ([np.nan, 0.5, 0.5], r"sum to 1.*row 0 \(40 of 40 rows\)"),
+        (
+            ["0.5", "0.5", "0"],
+            r"Duck\.predict_proba must return numbers, got dtype <U3",
+        ),
+        ([1.0 + 0.0j, 0, 0], "must return numbers, got dtype complex128"),
     ],
 )
 def test_probabilities_that_are_none(probs, message):
@@ -252,9 +257,10 @@ def test_bad_arguments(estimator, options, error, message):
         from_sklearn(estimator, **options)
 
 
-def test_classes_out_of_range():
+@pytest.mark.parametrize("classes", [["a", "b", "c"], [0, 1, 4], [0, 1, 1], [[0, 1]]])
+def test_classes_that_are_none(classes):
     class Strange(Duck):
-        classes_ = np.array(["a", "b", "c"])
+        classes_ = np.array(classes)
 
     features, label = rows()
     learner = from_sklearn(Strange([1, 0, 0]))

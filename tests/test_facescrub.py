@@ -100,6 +100,38 @@ def test_any_mode_becomes_three_colours(tmp_path, mode, suffix):
     assert features.min() >= 250
 
 
+def test_the_brightness_of_16_bits_is_kept(tmp_path):
+    grey = np.array([[0, 100 * 256], [200 * 256, 65535]], np.uint16)
+    path = tmp_path / "Ann" / "a.png"
+    path.parent.mkdir()
+    Image.fromarray(grey).save(path)
+    assert facescrub.read(path, 2)[..., 1].tolist() == [[0, 100], [200, 255]]
+
+
+def test_images_stand_as_the_camera_was_held(tmp_path):
+    image = Image.new("RGB", (8, 8), RED)
+    image.paste(BLUE, (0, 4, 8, 8))  # below
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    path = tmp_path / "a.png"
+    image.save(path, exif=exif)
+    read = facescrub.read(path, 8)
+    assert read[0, 0].tolist() == list(BLUE)
+    assert read[7, 7].tolist() == list(RED)
+
+
+def test_hidden_files_are_no_images(folder):
+    (folder / "Ann" / "._0.png").write_bytes(b"notes of another system")
+    (folder / "__MACOSX").mkdir()
+    (folder / "__MACOSX" / "._1.png").write_bytes(b"no person")
+    assert facescrub.load(folder, 4).class_names == ("Ann", "Bob", "Cyd", "Dan")
+
+
+def test_a_size_beyond_memory_is_refused(folder):
+    with pytest.raises(ValueError, match="image_size=90000000 makes 9 images"):
+        facescrub.load(folder, 90_000_000)
+
+
 def test_a_palette_with_transparency(tmp_path):
     picture(tmp_path / "Ann" / "a.png", RED, mode="P", transparency=b"\x00" * 256)
     assert facescrub.load(tmp_path, 8).features.shape == (1, 8, 8, 3)

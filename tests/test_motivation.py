@@ -16,8 +16,10 @@ import pytest
 from rich.console import Console
 from sklearn.neighbors import KNeighborsClassifier
 
+import rad_jax
 from experiments import motivation, names, reference, study
 from experiments.study import Config
+from rad_jax import offline
 
 ROOT = Path(__file__).parent.parent
 SMALL = Config(
@@ -161,6 +163,39 @@ def test_knn_is_the_one_of_the_off_line_study(tmp_path):
     )
 
 
+def test_flags_reach_the_learners_they_are_for():
+    training = rad_jax.Training(steps=3)
+    options = {
+        "training": training,
+        "learning_rate": 0.5,
+        "hidden": (7,),
+        "neighbours": 3,
+        "svm_c": 7.0,
+        "num_landmarks": 9,
+        "num_trees": 4,
+        "max_depth": 2,
+        "max_features": 6,
+        "vgg_width": 0.5,
+        "vgg_blocks": 2,
+        "augment": True,
+    }
+    assert set(options) == {"training", *names.LEARNER_FLAGS}
+    expected = {
+        "mlp": rad_jax.mlp((7,), learning_rate=0.5, training=training),
+        "knn": rad_jax.knn(3),
+        "nearest_centroid": rad_jax.nearest_centroid(),
+        "linear_svm": rad_jax.linear_svm(7.0),
+        "rbf_svm": rad_jax.rbf_svm(C=7.0, num_landmarks=9),
+        "random_forest": rad_jax.random_forest(4, max_depth=2, max_features=6),
+        "vgg": rad_jax.vgg(
+            width=0.5, blocks=2, learning_rate=0.5, training=training, augment=True
+        ),
+    }
+    assert set(expected) == set(names.LEARNERS)
+    for name, learner in expected.items():
+        assert names.learner(name, **options) == learner, name
+
+
 def test_sizes_keep_the_papers_ratio():
     def sizes(**options):
         rows = study.load_rows(Config(**options))
@@ -170,6 +205,23 @@ def test_sizes_keep_the_papers_ratio():
     assert sizes(train_size=700) == (700, 300)
     assert sizes(train_size=1700) == (1700, 97)
     assert sizes(test_size=797) == (1000, 797)
+
+
+def test_rows_are_scaled_by_the_training_rows_and_copies_are_no_test_rows(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(5.0, 3.0, (100, 3))[rng.integers(0, 100, 300)]  # many rows twice
+    path = tmp_path / "rows.npz"
+    np.savez(path, features=x, labels=np.where(np.arange(300) < 30, -1, x[:, 0] > 5))
+    rows = study.load_rows(
+        Config(dataset=str(path), train_size=40, test_size=50, cache_dir="")
+    )
+    np.testing.assert_allclose(rows.train.mean(axis=0), 0.0, atol=1e-5)
+    np.testing.assert_allclose(rows.train.std(axis=0), 1.0, atol=1e-5)
+    apart = np.abs(rows.test[:, None] - rows.train[None]).max(axis=2)
+    assert apart.min() > 1e-4
+    assert rows.num_copies > 20
+    assert (len(rows.train), len(rows.test)) == (40, 50)
+    assert min(rows.train_label.min(), rows.test_label.min()) >= 0
 
 
 def test_the_papers_sizes_on_the_cluster_data(data_dir):
@@ -226,6 +278,7 @@ def test_published_curves_are_drawn(tmp_path):
     ("curves", "message"),
     [
         ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ("[1]", "object with a list 'curves'"),
         ({"curves": []}, "object with a list 'curves'"),
         ({"curves": [7]}, "curve 0 must be an object, got 7"),
@@ -234,6 +287,10 @@ def test_published_curves_are_drawn(tmp_path):
         (
             {"curves": [CURVE | {"accuracy": [50, 40, 20]}]},
             r"'accuracy' .* 0\.\.1, got 50",
+        ),
+        (
+            {"curves": [CURVE | {"noise": [0, 10**400, 50]}]},
+            r"'noise' .* 0\.\.100, got 10",
         ),
         ({"curves": [CURVE | {"noise": "0"}]}, "'noise' must be a list of numbers"),
         ({"curves": [CURVE | {"std": [0.1]}]}, "'std' 1"),
@@ -304,6 +361,29 @@ def test_randomness(tmp_path):
     assert len(rows) == 2 * 3 * 2 * 3
     assert is_picture(tmp_path / "randomness_mlp.png")
     assert is_picture(tmp_path / "randomness_nearest_centroid.png")
+
+
+def test_what_is_finished_outlives_an_interruption(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text('{"learners": "of a run before"}')
+    study_of_runs = offline.study
+
+    def interrupted(learner, *arguments, **options):
+        if learner.name == "mlp":
+            raise KeyboardInterrupt
+        return study_of_runs(learner, *arguments, **options)
+
+    monkeypatch.setattr(offline, "study", interrupted)
+    config = dataclasses.replace(
+        SMALL, learners=("nearest_centroid", "mlp"), noise_rates=(0.0, 0.4)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        execute(config, tmp_path)
+    assert {row["learner"] for row in table(tmp_path / "runs.csv")} == {
+        "nearest_centroid"
+    }
+    assert is_picture(tmp_path / "offline.png")
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["learners"] == ["nearest_centroid", "mlp"]
 
 
 # --- bad input ------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import numpy as np
+import PIL.Image
 import pytest
 from rich.console import Console
 
@@ -25,9 +26,10 @@ QUICK = (
 )
 
 
-def call(*arguments, folder):
+def call(*arguments, folder, **variables):
     env = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
     env |= {"PYTHONIOENCODING": "utf-8", "XDG_CACHE_HOME": str(folder / "cache")}
+    env |= {name: str(value) for name, value in variables.items()}
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "experiments.stream", *arguments],
         cwd=ROOT,
@@ -111,6 +113,28 @@ def test_a_file_that_is_wrong_is_one_line(tmp_path):
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: {path}, line 4, column 'x': 'much'")
+
+
+def test_a_module_that_is_missing_is_one_line(tmp_path):
+    (tmp_path / "pandas.py").write_text("raise ImportError('hidden by a test')")
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y\n1,a\n2,b\n")
+    done = call(
+        f"--dataset={path}", "--label_column=y", folder=tmp_path, PYTHONPATH=tmp_path
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: pandas is needed for tables: pip install")
+
+
+def test_the_home_in_data_dir(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("Ann", "Bob"):
+        (tmp_path / "faces" / name).mkdir(parents=True)
+        image = PIL.Image.new("RGB", (4, 4))
+        image.save(tmp_path / "faces" / name / "a.png")
+    asked = config(dataset="facescrub", data_dir="~/faces")
+    assert sources.find("facescrub").load(asked).class_names == ("Ann", "Bob")
 
 
 FACES = {"dataset": "facescrub", "data_dir": "EMPTY"}

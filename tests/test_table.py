@@ -6,6 +6,7 @@ import gzip
 import io
 import math
 import sys
+import zipfile
 
 import numpy as np
 import pandas
@@ -379,7 +380,12 @@ class Dangerous:
     [
         ({"labels": np.eye(2)}, ["labels has shape (2, 2)", "[2]"]),
         ({"labels": np.array([0, 1, 1])}, ["labels has shape (3,)", "[2]"]),
-        ({"labels": np.array([0, 0.5])}, ["labels[1] is", "0.5", "whole numbers"]),
+        ({"labels": np.array([0, 0.5])}, ["labels[1] is", "0.5", "a whole number"]),
+        ({"labels": np.array([0, np.inf])}, ["labels[1] is inf", "-1 (no label) to"]),
+        (
+            {"labels": np.array([0, 2**64 - 1], np.uint64)},
+            [f"labels[1] is {2**64 - 1}", "-1 (no label) to"],
+        ),
         ({"labels": np.array([0, -2])}, ["labels[1]", "-2", "-1 (no label) to"]),
         ({"labels": np.array([1, 1])}, ["holds 1 classes, where 2 to"]),
         (
@@ -389,6 +395,11 @@ class Dangerous:
         (
             {"labels": np.array(["a", "c"]), "class_names": np.array(["a", "b"])},
             ["labels[1] is", "'c'", "one of class_names"],
+        ),
+        ({"class_names": np.array(["a"]), "labels": np.zeros(2)}, ["holds 1 classes"]),
+        (
+            {"class_names": np.arange(32_768).astype(str)},
+            ["class_names holds 32768 classes, where 2 to 32767"],
         ),
         ({"class_names": np.eye(2)}, ["class_names has shape (2, 2)", "texts"]),
         ({"feature_names": np.array(["a"])}, ["feature_names holds 1 names", "2"]),
@@ -423,3 +434,83 @@ def test_a_damaged_npz_is_refused(tmp_path):
     (tmp_path / "b.npy").rename(path)
     refused(path, "one array, not an .npz")
     refused(path, "are for tables", **Y)
+
+
+NPY = (
+    b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2), }"
+    + 57 * b" "
+    + b"\n"
+)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        b"no array",
+        NPY.replace(b"(2, 2), }", b"(2, 2    "),
+        NPY.replace(b"(2, 2), }" + 11 * b" ", b"(9999999999999, 2)}" + b" "),
+        NPY.replace(b"\x01\x00v", b"\x09\x00v"),
+        NPY,
+    ],
+    ids=["bytes", "header", "shape", "version", "short"],
+)
+def test_members_of_an_npz_that_are_no_arrays_are_refused(tmp_path, member):
+    path = tmp_path / "rows.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("features.npy", member)
+    assert "pickled" not in refused(path, "features")
+
+
+def test_an_npz_that_zip_cannot_read_is_refused(tmp_path):
+    path = save(tmp_path, features=np.eye(2), labels=np.array([0, 1]))
+    whole = bytearray(path.read_bytes())
+    central = whole.find(b"PK\x01\x02")
+    for offset, value in ((8, 1), (10, 99)):  # encrypted; an unknown compression
+        damaged = bytearray(whole)
+        damaged[central + offset] = damaged[offset - 2] = value
+        path.write_bytes(damaged)
+        refused(path, "features cannot be read")
+
+
+def test_numbers_that_float64_cannot_tell_apart_are_no_classes(write, tmp_path):
+    refused(
+        write(f"x,y\n1,2\n2,{2**53}\n3,{2**53 + 1}\n"),
+        "line 3, column 'y'",
+        "2^53",
+        **Y,
+    )
+    path = tmp_path / "rows.parquet"
+    pandas.DataFrame({"x": [1, 2], "y": [0.0, 1e300]}).to_parquet(path)
+    refused(path, "row 2, column 'y'", "1e+300", **Y)
+    load = table.load(write(f"x,y\n1,2\n2,{2**53 - 1}\n"), **Y)
+    assert load.class_names == ("2", str(2**53 - 1))
+
+
+def test_an_index_without_name_is_no_feature_by_accident(tmp_path):
+    path, name = tmp_path / "rows.parquet", "__index_level_0__"
+    frame = pandas.DataFrame({"x": [1, 2, 3], "y": ["a", "b", "a"]})
+    frame.iloc[[2, 0, 1]].to_parquet(path)
+    refused(path, name, "row numbers", "drop_columns", **Y)
+    assert table.load(path, drop_columns=[name], **Y).feature_names == ("x",)
+    assert table.load(path, time_column=name, **Y).feature_names == ("x",)
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pandas.DataFrame({"x": [1, 2, 3], "y": ["a", "b", "a"]}).to_parquet(path)
+    whole = path.read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    path.write_bytes(whole[:footer] + b"\xff" * (len(whole) - 8 - footer) + whole[-8:])
+    refused(path, "damaged", **Y)
+
+
+def test_the_time_that_is_no_number_is_named(write):
+    text = "x,t,y\n1,2,a\n2,soon,b\n3,1,a\n"
+    refused(write(text), "line 3, column 't'", "'soon'", time_column="t", **Y)
+    text = "x,t,y\n1,2,a\n2,inf,b\n3,1,a\n"
+    refused(write(text), "line 3, column 't'", ": inf,", time_column="t", **Y)
+
+
+def test_a_home_that_is_not_there():
+    path = "~nobody_of_this_name/rows.csv"
+    refused(path, "no such file", **Y)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 #: What stands for a missing value, beside an empty field.
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+_EXACT = 2**53  # whole numbers beyond it may be rounded in float64
 #: The most different texts that a column may hold.
 MAX_CATEGORIES = 64
 
@@ -133,6 +134,7 @@ def labels_of(
                 f"{values.number[row]}, where the classes must be texts or whole "
                 "numbers",
             )
+        _check_exact(values, name, source)
         keys = np.where(present, values.number, 0.0).astype(np.int64)
     else:
         keys = np.where(present, values.text, "").astype(str)
@@ -162,6 +164,9 @@ def times_of(series: "pandas.Series", source: Source) -> np.ndarray:
         if values.text is None:
             _refuse(~np.isfinite(values.number), series, name, source, "a number")
             return values.number
+        is_number = np.isfinite(values.number)
+        if 2 * is_number.sum() > len(series):
+            _refuse(~is_number, series, name, source, "a number")
         series = pandas.Series(values.text)
     times = pandas.to_datetime(series, format="ISO8601", utc=True, errors="coerce")
     _refuse(times.isna(), series, name, source, "a number or an ISO 8601 time")
@@ -175,7 +180,10 @@ def _refuse(
     places = np.flatnonzero(np.asarray(wrong))
     if places.size:
         value = series.iloc[places[0]]
-        shown = "nothing" if require("pandas", "tables").isna(value) else repr(value)
+        if require("pandas", "tables").isna(value):
+            shown = "nothing"
+        else:
+            shown = repr(value.item() if isinstance(value, np.generic) else value)
         raise source.error(
             places[0], name, f"{shown}, where {needed} is needed in every row"
         )
@@ -237,6 +245,19 @@ def _values_of(
             f"{num_values - num_texts:,} of the {num_values:,} rows that have a value",
         )
     return _Values(missing, number, text)
+
+
+def _check_exact(values: _Values, name: str, source: Source) -> None:
+    """Raises DataError for a whole number that may be another one in float64."""
+    wrong = np.flatnonzero(np.abs(values.number) >= _EXACT)
+    if wrong.size:
+        raise source.error(
+            wrong[0],
+            name,
+            f"{values.number[wrong[0]]:.17g}, where classes that are numbers must be "
+            "less than 2^53 in size: those beyond are not told apart; write a letter "
+            "before each of them",
+        )
 
 
 def _check_finite(values: _Values, name: str, source: Source) -> None:

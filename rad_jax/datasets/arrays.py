@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import tokenize
 import zipfile
 import zlib
 
@@ -10,7 +11,17 @@ import numpy as np
 from rad_jax.datasets.base import DataError, Dataset
 from rad_jax.types import MAX_CLASSES, UNLABELLED
 
-_OPTIONAL = ("class_names", "feature_names")
+#: What reading a file that is damaged or of another kind may raise.
+_DAMAGE = (
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    ValueError,
+    MemoryError,  # of a shape that nobody has meant
+    RuntimeError,  # encrypted, or (NotImplementedError) compressed in another way
+    tokenize.TokenError,
+)
 
 
 def load_npz(path: str | os.PathLike[str]) -> Dataset:
@@ -81,11 +92,14 @@ def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
                 raise DataError(f"{path}: is one array, not an .npz of several")
             with loaded:
                 for name in loaded.files:
-                    arrays[name] = loaded[name]
+                    array = loaded[name]
+                    if not isinstance(array, np.ndarray):
+                        raise DataError(f"{path}: {name} is no array")
+                    arrays[name] = array
     except DataError:
         raise
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:
-        if "allow_pickle" in str(error):
+    except _DAMAGE as error:
+        if "allow_pickle=False" in str(error):
             raise DataError(
                 f"{path}: {name} holds pickled objects, which are never loaded: they "
                 "could run any program; save texts as dtype str, numbers as numbers"
@@ -145,34 +159,41 @@ def _labels(
     if labels.dtype.kind == "U":
         none = labels == ""
     else:
-        none = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(rows, bool)
-        whole = np.where(none, UNLABELLED, labels)
-        _refuse(path, labels, whole != np.rint(whole), "whole numbers")
-        labels = whole.astype(np.int64)
-        none = labels == UNLABELLED
+        none = np.zeros(rows, bool)
+        if labels.dtype.kind == "f":
+            none = np.isnan(labels)
+            _refuse(path, labels, ~none & (labels != np.rint(labels)), "a whole number")
         highest = len(class_names) - 1 if class_names else np.iinfo(np.int32).max
         _refuse(
             path,
             labels,
-            (labels < UNLABELLED) | (labels > highest),
+            ~none & ((labels < UNLABELLED) | (labels > highest)),
             f"-1 (no label) to {highest}",
         )
+        labels = np.where(none, UNLABELLED, labels).astype(np.int64)
+        none = labels == UNLABELLED
         if class_names:
+            _check_number(path, "class_names", len(class_names))
             return labels.astype(np.int32), class_names
     known = np.unique(labels[~none])
     if class_names:  # and texts
         known = np.array(class_names)
         _refuse(path, labels, ~none & ~np.isin(labels, known), "one of class_names")
-    if not 2 <= len(known) <= MAX_CLASSES:
-        raise DataError(
-            f"{path}: labels holds {len(known)} classes, where 2 to {MAX_CLASSES} are "
-            "needed"
-        )
+    _check_number(path, "labels", len(known))
     order = np.argsort(known, kind="stable")
     places = order[np.searchsorted(known[order], labels[~none])]
     result = np.full(rows, UNLABELLED, np.int32)
     result[~none] = places
     return result, tuple(str(name) for name in known.tolist())
+
+
+def _check_number(path: pathlib.Path, array: str, num_classes: int) -> None:
+    """Raises DataError for a number of classes that nothing can be done with."""
+    if not 2 <= num_classes <= MAX_CLASSES:
+        raise DataError(
+            f"{path}: {array} holds {num_classes} classes, where 2 to {MAX_CLASSES} "
+            "are needed"
+        )
 
 
 def _refuse(
@@ -182,6 +203,6 @@ def _refuse(
     places = np.flatnonzero(wrong)
     if places.size:
         raise DataError(
-            f"{path}: labels[{places[0]}] is {labels[places[0]]!r}, where {needed} is "
-            "needed"
+            f"{path}: labels[{places[0]}] is {labels[places[0]].item()!r}, where "
+            f"{needed} is needed"
         )

@@ -16,6 +16,7 @@ import pathlib
 import shutil
 import tempfile
 import time
+import tokenize
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,7 +31,16 @@ _ARRAYS = ("features", "labels")
 _WRITING = ".writing-"  # of folders that are not complete
 _ABANDONED = 86_400  # seconds after which nobody can be writing such a folder
 #: What reading an entry that is not as it was written may raise.
-_DAMAGE = (OSError, ValueError, KeyError, TypeError)
+_DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    RecursionError,
+    tokenize.TokenError,
+)
 
 
 def default_dir() -> pathlib.Path | None:
@@ -81,8 +91,8 @@ def cached(
         return build()
     key = [_LAYOUT, name, version, sorted((options or {}).items()), sources]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
-    entry = pathlib.Path(cache_dir).expanduser() / f"{name}-{digest}"
-    if entry.is_dir():
+    entry = pathlib.Path(os.path.expanduser(cache_dir)) / f"{name}-{digest}"
+    if os.path.isdir(entry):  # which raises nothing
         try:
             dataset, messages = _read(entry)
         except _DAMAGE as error:
@@ -102,7 +112,7 @@ def cached(
     if _states(files) == sources:  # else it is of files that are not the same any more
         try:
             _write(entry, dataset, messages)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a null byte
             warnings.warn(
                 f"cache_dir={os.fspath(cache_dir)} cannot be written to ({error}); the "
                 "next start will parse the files again",
@@ -130,7 +140,7 @@ def _read(entry: pathlib.Path) -> tuple[Dataset, list[str]]:
     """Reads an entry and the warnings that came with it.
 
     Raises:
-      OSError, ValueError, KeyError, TypeError: It is not as it was written.
+      Exception: Of `_DAMAGE`: it is not as it was written.
     """
     about = json.loads((entry / _ABOUT).read_text("utf-8"))
     arrays = {}

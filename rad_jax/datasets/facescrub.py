@@ -17,7 +17,7 @@ import numpy as np
 from rad_jax.datasets.base import DataError, Dataset
 
 #: Of the parser: a prepared copy of its rows is out of date when it changes.
-VERSION = 1
+VERSION = 2
 #: Folders of these names, with whatever follows, may be left out.
 FOLDER = "facescrub"
 #: What an image's name ends in.
@@ -48,15 +48,16 @@ def load(
 ) -> Dataset:
     """Loads images of people, one folder a person.
 
-    An image of any size and mode becomes a square one of three colours: what exceeds
-    the square in its middle is cut off, and the rest is resized (bilinear, each pixel
-    the mean over all it covers, so that fine patterns do not turn into coarse ones).
+    An image of any size and mode becomes a square one of three colours: it is turned
+    as the camera noted; what exceeds the square in its middle is cut off, and the rest
+    is resized (bilinear, each pixel the mean over all it covers, so that fine patterns
+    do not turn into coarse ones).
 
     Args:
       data_dir: the folder that holds the people's folders, or one in which it lies,
         named `facescrub` or `facescrub<anything>`. A person's folder holds the images
         itself, not in folders within it; files that are no images by their names
-        (`SUFFIXES`, in upper or lower case) are passed over.
+        (`SUFFIXES`, in upper or lower case) or are hidden (`.<name>`) are passed over.
       image_size: s, height and width of the result, >= 1.
       num_people: N >= 1, the people with the most image files (of equally many the
         first by name). None: all.
@@ -80,7 +81,13 @@ def load(
         raise ValueError(f"image_size={image_size} must be at least 1")
     found = people(data_dir, num_people)
     total = sum(len(person.images) for person in found)
-    features = np.empty((total, image_size, image_size, 3), np.uint8)
+    try:
+        features = np.empty((total, image_size, image_size, 3), np.uint8)
+    except MemoryError as error:
+        raise ValueError(
+            f"image_size={image_size} makes {total} images of "
+            f"{3 * image_size**2 / 2**30:,.1f} GiB each, more than memory holds"
+        ) from error
     labels = np.empty(total, np.int32)
     row, bad = 0, []
     for path, label in images(found):
@@ -187,7 +194,9 @@ def _images_in(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
     return tuple(
         path
         for path in sorted(folder.iterdir())
-        if path.suffix.lower() in SUFFIXES and path.is_file()
+        if path.suffix.lower() in SUFFIXES
+        and not path.name.startswith(".")
+        and path.is_file()
     )
 
 
@@ -214,7 +223,11 @@ def read(path: pathlib.Path, image_size: int) -> np.ndarray:
         ) from error
     try:
         with Image.open(path) as image:
-            full = image.convert("RGBA") if "transparency" in image.info else image
+            full = ImageOps.exif_transpose(image)
+            if full.mode.startswith("I"):  # 16 bits, which `convert` cuts off at 255
+                full = Image.fromarray((np.asarray(full) >> 8).astype(np.uint8))
+            if "transparency" in image.info:
+                full = full.convert("RGBA")
             square = ImageOps.fit(
                 full.convert("RGB"),
                 (image_size, image_size),

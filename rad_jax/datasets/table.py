@@ -20,6 +20,7 @@ import csv
 import itertools
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,6 +50,7 @@ VERSION = 1
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".npz")
 
 _DELIMITERS = ",;\t"
+_INDEX = re.compile(r"__index_level_\d+__")  # pandas' name for one without
 
 
 def is_table(path: str) -> bool:
@@ -86,7 +88,7 @@ def load(
         the column.
       ImportError: pandas, or pyarrow for Parquet, is not installed.
     """
-    path = pathlib.Path(path).expanduser()
+    path = pathlib.Path(os.path.expanduser(path))
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
     name = path.name.lower()
@@ -255,14 +257,27 @@ def _read_parquet(
     """Reads the columns of a Parquet file that are wanted."""
     require("pandas", "tables")
     parquet = require("pyarrow.parquet", "tables")
+    arrow_error = require("pyarrow", "tables").ArrowException
     try:
         with parquet.ParquetFile(path) as file:
             columns = file.schema_arrow.names
             _check_names(path, columns)
             wanted.check(path, columns, "")
             kept = [column for column in columns if column not in wanted.drop]
+            for column in kept:
+                if _INDEX.fullmatch(column) and column not in (
+                    wanted.label,
+                    wanted.time,
+                ):
+                    raise DataError(
+                        f"{path}: column {column!r} is an index of pandas that has no "
+                        "name (row numbers, perhaps?); name it, or leave it out by "
+                        f"drop_columns={column}"
+                    )
             frame = file.read(kept).to_pandas(ignore_metadata=True)
-    except require("pyarrow", "tables").ArrowException as error:
+    except DataError:
+        raise
+    except (arrow_error, OSError, ValueError, MemoryError) as error:
         raise DataError(
             f"{path}: cannot be read, the file is damaged or no Parquet ({error})"
         ) from error

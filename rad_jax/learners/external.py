@@ -151,10 +151,14 @@ def _columns(name: str, classes: Any, num_classes: int) -> np.ndarray:
     """The class of each column of an estimator's probabilities."""
     classes = np.asarray(classes)
     known = np.arange(num_classes)
-    if classes.ndim != 1 or not np.isin(classes, known).all():
+    if (
+        classes.ndim != 1
+        or not np.isin(classes, known).all()
+        or len(np.unique(classes)) != len(classes)
+    ):
         raise ValueError(
-            f"{name}.classes_ must hold classes in 0..{num_classes - 1}, got "
-            f"{classes.tolist()}"
+            f"{name}.classes_ must hold classes in 0..{num_classes - 1}, each once, "
+            f"got {classes.tolist()}"
         )
     return classes.astype(np.int64)
 
@@ -164,6 +168,10 @@ def _check_probabilities(name: str, probs: np.ndarray, shape: tuple[int, int]) -
         raise ValueError(
             f"{name}.predict_proba must return shape {list(shape)}, one column for "
             f"each of its classes, got {list(probs.shape)}"
+        )
+    if probs.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{name}.predict_proba must return numbers, got dtype {probs.dtype}"
         )
     bad = ~(np.isfinite(probs) & (probs >= 0)).all(axis=1)
     bad |= ~(np.abs(probs.sum(axis=1) - 1) <= _OFF)
