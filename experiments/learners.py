@@ -102,7 +102,7 @@ def run(config: Config, console: Console) -> tuple[list[dict], list[dict]]:
       console: for progress and tables.
 
     Returns:
-      Rows of learners.csv and of times.csv.
+      Rows of learners.csv and of times.csv, which are written after each learner.
     """
     dataset = stream.read(_stream_config(config))
     train, test = config.train_size or 0, config.test_size or 0
@@ -126,6 +126,8 @@ def run(config: Config, console: Console) -> tuple[list[dict], list[dict]]:
                 rows.append({"learner": name, "setting": setting, "draw": i} | figures)
         took = measure(both[name], draws[0], num_classes, config.seeds)
         times.append({"learner": name} | took)
+        _write(os.path.join(config.output_dir, "learners.csv"), rows)
+        _write(os.path.join(config.output_dir, "times.csv"), times)
         console.print(f"{name}: done", highlight=False)
     console.print(_accuracy_table(config, rows))
     console.print(_time_table(config, times))
@@ -220,9 +222,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         config = check(_config_from_flags())
         check_output_dir(config.output_dir)
-        rows, times = run(config, console)
-        _write(os.path.join(config.output_dir, "learners.csv"), rows)
-        _write(os.path.join(config.output_dir, "times.csv"), times)
+        run(config, console)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

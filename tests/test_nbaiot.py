@@ -259,3 +259,26 @@ def test_all_published_files(published):
 def distinct_rows(values):
     values = np.ascontiguousarray(values) + 0.0  # -0 is 0
     return len(np.unique(values.view(f"V{values.itemsize * values.shape[1]}")))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "1.mirai.foo.csv",
+            r"1\.mirai\.foo\.csv: class 'mirai\.foo' is unknown; known",
+        ),
+        ("1.zeus.csv.gz", "class 'zeus' is unknown; known: benign, gafgyt"),
+        ("12.benign.csv", "device number 12 is unknown; known: 1 to 9"),
+        (
+            "Danmini_Doorbell/gafgyt_attacks/ack.csv",
+            r"ack\.csv: class 'gafgyt\.ack' is unknown; known: benign",
+        ),
+    ],
+)
+def test_traffic_of_no_known_class_or_device(tmp_path, name, message):
+    write(tmp_path / "1.benign.csv", text(rows(2)))
+    assert len(nbaiot.load(tmp_path).labels) == 2
+    write(tmp_path / name, text(rows(1)))
+    with pytest.raises(DataError, match=message):
+        nbaiot.load(tmp_path)

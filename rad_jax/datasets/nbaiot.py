@@ -11,6 +11,7 @@ References:
 
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -189,6 +190,7 @@ def _of_device(place: pathlib.Path, device: str) -> Iterator[Part]:
                 f"{folder / packed} is still packed: unpack it into the folder "
                 f"{unpacked}, or take it away to go without these attacks"
             )
+    _refuse_unknown(place, folder)
     for label, name in enumerate(CLASS_NAMES):
         family, _, attack = name.partition(".")
         official = f"{family}_attacks/{attack}.csv" if attack else "benign_traffic.csv"
@@ -206,3 +208,28 @@ def _of_device(place: pathlib.Path, device: str) -> Iterator[Part]:
             )
         if found:
             yield Part(device, label, found[0])
+
+
+def _refuse_unknown(place: pathlib.Path, folder: pathlib.Path) -> None:
+    """Raises DataError for files named as traffic, but of no class or device we know."""
+    for path in sorted(folder.glob("*_attacks/*")):
+        family = path.parent.name.removesuffix("_attacks")
+        attack = re.fullmatch(r"([^.]\w*)\.csv(\.gz)?", path.name)
+        if attack and f"{family}.{attack[1]}" not in CLASS_NAMES:
+            raise DataError(
+                f"{path}: class '{family}.{attack[1]}' is unknown; known: "
+                f"{', '.join(CLASS_NAMES)}"
+            )
+    for path in sorted(place.glob("*.csv*")):
+        name = re.fullmatch(r"(\d+)\.([a-z]+(\.\w+)?)\.csv(\.gz)?", path.name)
+        if not name:
+            continue
+        if name[2] not in CLASS_NAMES:
+            raise DataError(
+                f"{path}: class {name[2]!r} is unknown; known: {', '.join(CLASS_NAMES)}"
+            )
+        if not 1 <= int(name[1]) <= len(DEVICES):
+            raise DataError(
+                f"{path}: device number {name[1]} is unknown; known: 1 to "
+                f"{len(DEVICES)}, in the order of {', '.join(DEVICES)}"
+            )
