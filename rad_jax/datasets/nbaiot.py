@@ -211,7 +211,7 @@ def _of_device(place: pathlib.Path, device: str) -> Iterator[Part]:
 
 
 def _refuse_unknown(place: pathlib.Path, folder: pathlib.Path) -> None:
-    """Raises DataError for files named as traffic, but of no class or device we know."""
+    """Raises DataError for files named as traffic of no class or device we know."""
     for path in sorted(folder.glob("*_attacks/*")):
         family = path.parent.name.removesuffix("_attacks")
         attack = re.fullmatch(r"([^.]\w*)\.csv(\.gz)?", path.name)
