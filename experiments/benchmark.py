@@ -28,6 +28,9 @@ from rad_jax.files import atomic_path, check_output_dir
 from rad_jax.online import OnlineRad
 from rad_jax.types import UNLABELLED
 
+#: The first arrivals compile; they are not timed.
+_COMPILING = 3
+
 
 def seed_scaling(
     config: stream.Config, seeds: Sequence[int], repeats: int, console: Console
@@ -135,7 +138,7 @@ def latency(config: stream.Config, repeats: int) -> dict:
         online.learn()
         jax.block_until_ready(online.state)
         marks.append(time.perf_counter())
-        if i >= 3:  # the first ones compile
+        if i >= _COMPILING:
             for name, seconds in zip(times, np.diff(marks), strict=False):
                 times[name].append(1e3 * float(seconds))
             times["all"].append(1e3 * (marks[-1] - marks[0]))
@@ -159,6 +162,11 @@ def run(
       What was measured.
     """
     output_dir = check_output_dir(config.output_dir)
+    if config.num_batches is not None and config.num_batches <= _COMPILING:
+        raise ValueError(
+            f"--num_batches must be more than {_COMPILING} to time arrivals, got "
+            f"{config.num_batches}"
+        )
     if repeats < 1 or not seeds or min(seeds) < 1:
         raise ValueError(
             f"--repeats and --seeds must be at least 1, got {repeats} and {seeds}"

@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from rad_jax import ensemble, experts, learners, noise, selection, uncertainty
+from rad_jax import ensemble, experts, learners, noise, selection, sweep, uncertainty
 from rad_jax.learners import (
     Training,
     from_sklearn,
@@ -55,6 +55,7 @@ __all__ = [
     "random_forest",
     "rbf_svm",
     "selection",
+    "sweep",
     "uncertainty",
     "vgg",
     "voting",

@@ -270,7 +270,8 @@ def _check_module(module: nn.Module, spec: Spec) -> None:
         raise ValueError(
             f"module {name} keeps the collections {extra}, which change in training "
             "and must not be touched by rows of weight 0: its __call__ must take the "
-            "keywords `train` (bool) and `mask` ([B] bool; nn.BatchNorm has it, too)"
+            "keywords `train` (bool) and `mask` ([B] bool, for nn.BatchNorm: "
+            "`mask[:, None]`)"
         )
     shape = jax.eval_shape(
         lambda v, x: module.apply(v, x, **options), variables, row
@@ -310,7 +311,7 @@ def network(
     A module whose `__call__` names the keyword `train` is told whether it is trained
     (dropout gets its own random stream, the same for all seeds that share minibatches);
     one that names `mask` gets ``[B]`` bool, the rows that weigh anything. A module with
-    running statistics must take both, see `rad_jax.VGG`.
+    running statistics must take both, see `rad_jax.learners.VGG`.
 
     Args:
       module: maps features ``[B, *S]`` to logits ``[B, K]``, or a function that makes
