@@ -4,6 +4,7 @@ A flag that is None takes a default that suits the data set (`experiments.names`
 """
 
 import os
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -19,14 +20,28 @@ def define() -> None:
         return
     _define_data()
     _define_noise_and_schemes()
-    _define_learners()
+    define_learners()
     flags.DEFINE_integer("seed", 0, "Base of all random keys, and of the row order.")
     flags.DEFINE_string(
         "output_dir", "results/stream", "Where tables and pictures are written."
     )
 
 
-def _choice(name: str, default: str | None, text: str) -> None:
+def numbers(name: str, texts: Sequence[str], kind: type) -> tuple:
+    """The value of a list flag, as numbers.
+
+    Raises:
+      ValueError: a text is none.
+    """
+    try:
+        return tuple(kind(text) for text in texts)
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise ValueError(f"--{name} must be {what}, got {','.join(texts)}") from None
+
+
+def choice(name: str, default: str | None, text: str) -> None:
+    """Defines a flag that is one of `names.CHOICES`."""
     flags.DEFINE_enum(name, default, names.CHOICES[name], text)
 
 
@@ -49,6 +64,22 @@ def _define_data() -> None:
         False,
         "Of facescrub: count images that cannot be decoded and go on.",
     )
+    define_file("--order=time goes by; by default rows arrive as in the file")
+    choice("order", "shuffle", "Order of arrival: random, or as recorded.")
+    flags.DEFINE_integer("initial_size", None, "Clean rows at the start.")
+    flags.DEFINE_integer("batch_size", None, "Rows of an arrival.")
+    flags.DEFINE_integer("num_batches", None, "Arrivals.")
+    flags.DEFINE_integer(
+        "test_size", None, "Test rows; by default the rows left, at most 3,000."
+    )
+
+
+def define_file(time_use: str) -> None:
+    """Defines the flags of a file of one's own, and how its rows are kept and scaled.
+
+    Args:
+      time_use: what the column of times is for, in words.
+    """
     flags.DEFINE_string(
         "label_column",
         None,
@@ -59,8 +90,7 @@ def _define_data() -> None:
     flags.DEFINE_string(
         "time_column",
         None,
-        "Of a file: a column of numbers or ISO times that --order=time goes by; by "
-        "default rows arrive as in the file.",
+        f"Of a file: a column of numbers or ISO times that {time_use}.",
     )
     flags.DEFINE_string(
         "cache_dir",
@@ -68,32 +98,25 @@ def _define_data() -> None:
         "Where data sets are kept once parsed; by default $XDG_CACHE_HOME/rad_jax or "
         "~/.cache/rad_jax, nowhere if empty.",
     )
-    _choice("order", "shuffle", "Order of arrival: random, or as recorded.")
-    _choice(
+    choice(
         "scaling",
         None,
         "standard: mean 0, variance 1; log: sign(x) log(1+|x|) first, for counts; "
         "unit: 0..255 to 0..1; none. By default standard for tables, unit for images. "
         "Fitted to the clean rows.",
     )
-    flags.DEFINE_integer("initial_size", None, "Clean rows at the start.")
-    flags.DEFINE_integer("batch_size", None, "Rows of an arrival.")
-    flags.DEFINE_integer("num_batches", None, "Arrivals.")
-    flags.DEFINE_integer(
-        "test_size", None, "Test rows; by default the rows left, at most 3,000."
-    )
 
 
 def _define_noise_and_schemes() -> None:
     flags.DEFINE_list("noise_rates", ["0.4"], "Shares of wrong labels, in [0, 1].")
-    _choice(
+    choice(
         "noise",
         "symmetric",
         "symmetric: an exact share of each batch; independent: each row on its own; "
         "independent_any_class: likewise, and a flip may land on the true class.",
     )
     flags.DEFINE_integer("num_seeds", 8, "Repetitions, run at once.")
-    _choice("randomness", "fixed_model", "What seeds differ in.")
+    choice("randomness", "fixed_model", "What seeds differ in.")
     flags.DEFINE_list(
         "schemes",
         list(names.SCHEMES),
@@ -105,9 +128,9 @@ def _define_noise_and_schemes() -> None:
         None,
         "Rows a batch that the limited schemes send to the expert; by default 10%.",
     )
-    _choice("uncertainty", "margin", "How the limited schemes choose.")
-    _choice("uncertainty_source", "mean", "Whose probabilities they use.")
-    _choice(
+    choice("uncertainty", "margin", "How the limited schemes choose.")
+    choice("uncertainty_source", "mean", "Whose probabilities they use.")
+    choice(
         "alpha",
         "validation",
         "Accuracies that weigh the ensemble: on clean rows held out, or (as in the "
@@ -116,10 +139,11 @@ def _define_noise_and_schemes() -> None:
     flags.DEFINE_bool("calibrate", False, "Fit a temperature to each model.")
 
 
-def _define_learners() -> None:
-    _choice("label_model", "mlp", "L.")
-    _choice("classifier", "knn", "C, and the model of slim schemes.")
-    _choice("training", "continue", "Networks: go on, or start again.")
+def define_learners() -> None:
+    """Defines the flags of both models."""
+    choice("label_model", "mlp", "L.")
+    choice("classifier", "knn", "C, and the model of slim schemes.")
+    choice("training", "continue", "Networks: go on, or start again.")
     flags.DEFINE_integer("steps_per_batch", 100, "Gradient steps at an arrival.")
     flags.DEFINE_integer("initial_steps", 500, "Gradient steps on the clean rows.")
     flags.DEFINE_integer("minibatch_size", None, "Rows of a minibatch.")

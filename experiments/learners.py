@@ -139,8 +139,9 @@ def _accuracy_table(config: Config, rows: list[dict]) -> Table:
         title=f"{config.dataset}, {config.train_size} training and {config.test_size} "
         f"test rows, means of {config.draws} draws"
     )
-    for column in ("learner", "setting", "ours", "scikit-learn", "difference"):
-        table.add_column(column, justify="left" if column == "learner" else "right")
+    table.add_column("learner", no_wrap=True)
+    for column in ("setting", "ours", "scikit-learn", "difference"):
+        table.add_column(column, justify="right")
     table.add_column("differ (no tie)", justify="right")
     for name in config.learners:
         for setting in SETTINGS:

@@ -79,14 +79,6 @@ class Config:
     output_dir: str = "results/stream"
 
 
-def _numbers(name: str, texts: Sequence[str], kind: type) -> tuple:
-    try:
-        return tuple(kind(text) for text in texts)
-    except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise ValueError(f"--{name} must be {what}, got {','.join(texts)}") from None
-
-
 def config_from_flags() -> Config:
     """The flags as they were given.
 
@@ -97,8 +89,8 @@ def config_from_flags() -> Config:
         field.name: flags.FLAGS[field.name].value
         for field in dataclasses.fields(Config)
     }
-    given["noise_rates"] = _numbers("noise_rates", given["noise_rates"], float)
-    given["hidden"] = _numbers("hidden", given["hidden"], int)
+    given["noise_rates"] = flags.numbers("noise_rates", given["noise_rates"], float)
+    given["hidden"] = flags.numbers("hidden", given["hidden"], int)
     given["schemes"] = tuple(given["schemes"])
     given["drop_columns"] = tuple(given["drop_columns"])
     return Config(**given)
@@ -249,6 +241,23 @@ def load(config: Config) -> datasets.StreamData:
     return cut(suit(config, dataset), dataset)
 
 
+def learner(config: Config, name: str) -> Learner:
+    """The learner of that name, with what the flags say of it.
+
+    Args:
+      config: as `suit` returns it.
+      name: one of `names.LEARNERS`.
+    """
+    training = Training(
+        mode=config.training,
+        steps=config.steps_per_batch,
+        initial_steps=config.initial_steps,
+        minibatch_size=config.minibatch_size or 0,
+    )
+    options = {flag: getattr(config, flag) for flag in names.LEARNER_FLAGS}
+    return names.learner(name, training=training, **options)
+
+
 def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
     """Everything up to the run itself; all bad input is found here.
 
@@ -259,17 +268,6 @@ def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
     Raises:
       ValueError: for a value out of range.
     """
-    training = Training(
-        mode=config.training,
-        steps=config.steps_per_batch,
-        initial_steps=config.initial_steps,
-        minibatch_size=config.minibatch_size or 0,
-    )
-
-    def learner(name: str) -> Learner:
-        options = {flag: getattr(config, flag) for flag in names.LEARNER_FLAGS}
-        return names.learner(name, training=training, **options)
-
     arms = [
         names.arm(
             name,
@@ -282,8 +280,8 @@ def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
     return sweep.prepare(
         data,
         arms,
-        label_model=learner(config.label_model),
-        classifier=learner(config.classifier),
+        label_model=learner(config, config.label_model),
+        classifier=learner(config, config.classifier),
         noise_rates=config.noise_rates,
         noise=names.NOISES[config.noise](0.0),
         num_seeds=config.num_seeds,

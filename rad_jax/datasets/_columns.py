@@ -118,6 +118,38 @@ def labels_of(
       DataError: There are fewer than two classes or too many, or numbers that are not
         whole.
     """
+    present, keys = _keys_of(series, source)
+    classes, index = np.unique(keys[present], return_inverse=True)
+    if not 2 <= len(classes) <= MAX_CLASSES:
+        shown = f" ({str(classes[0])!r})" if len(classes) == 1 else ""
+        raise DataError(
+            f"{source.path}, column {str(series.name)!r}: number of classes "
+            f"{len(classes):,}{shown}, where 2 to {MAX_CLASSES:,} are needed"
+        )
+    labels = np.full(len(keys), UNLABELLED, np.int32)
+    labels[present] = index
+    return labels, tuple(str(name) for name in classes)
+
+
+def names_of(series: "pandas.Series", source: Source) -> np.ndarray:
+    """Turns a column into ``[n]`` str, named as `labels_of` does; '' where missing.
+
+    Raises:
+      DataError: There are numbers that are not whole.
+    """
+    present, keys = _keys_of(series, source)
+    return np.where(present, keys.astype(str), "")
+
+
+def _keys_of(series: "pandas.Series", source: Source) -> tuple[np.ndarray, np.ndarray]:
+    """Turns a column into names or whole numbers.
+
+    Returns:
+      ``[n]`` bool, whether there is a value; ``[n]`` int64 or str, the values.
+
+    Raises:
+      DataError: There are numbers that are not whole.
+    """
     name = str(series.name)
     if series.dtype.kind == "b":
         series = series.astype(object).map(str, na_action="ignore")
@@ -138,16 +170,7 @@ def labels_of(
         keys = np.where(present, values.number, 0.0).astype(np.int64)
     else:
         keys = np.where(present, values.text, "").astype(str)
-    classes, index = np.unique(keys[present], return_inverse=True)
-    if not 2 <= len(classes) <= MAX_CLASSES:
-        shown = f" ({str(classes[0])!r})" if len(classes) == 1 else ""
-        raise DataError(
-            f"{source.path}, column {name!r}: number of classes {len(classes):,}{shown}"
-            f", where 2 to {MAX_CLASSES:,} are needed"
-        )
-    labels = np.full(len(keys), UNLABELLED, np.int32)
-    labels[present] = index
-    return labels, tuple(str(name) for name in classes)
+    return present, keys
 
 
 def times_of(series: "pandas.Series", source: Source) -> np.ndarray:

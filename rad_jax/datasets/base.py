@@ -33,6 +33,9 @@ class Dataset:
       feature_names: D names for a table, ``()`` for images.
       missing: whether NaN is allowed in a table, for values that are missing; `split`
         fills them in.
+      source_row: ``[n]`` int64, where each row stands in its file: its first line,
+        counted from 1, in a file of text, else its index, counted from 0. None: 0,
+        1, …, n - 1, or it is not known.
 
     Raises:
       DataError: An array or tuple does not have the form given above.
@@ -44,6 +47,7 @@ class Dataset:
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
     missing: bool = False
+    source_row: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self._check_features()
@@ -62,6 +66,7 @@ class Dataset:
                     f"names; features has {self.features.shape[1]} columns"
                 )
         self._check_values()
+        self._check_source_row()
 
     @property
     def num_classes(self) -> int:
@@ -139,6 +144,24 @@ class Dataset:
             raise DataError(
                 f"{self.name}: features must be finite; row {row}, {where} is {value}"
             )
+
+    def _check_source_row(self) -> None:
+        """Raises DataError unless source_row is int64, distinct and not negative."""
+        rows, needed = self.source_row, len(self.features)
+        if rows is None:
+            return
+        if not isinstance(rows, np.ndarray):
+            came = f"is a {type(rows).__name__}"
+        elif rows.dtype != np.int64 or rows.shape != (needed,):
+            came = f"has shape {rows.shape} and dtype {rows.dtype}"
+        elif rows.min() < 0 or len(np.unique(rows)) < needed:
+            came = "holds negative numbers, or a number twice"
+        else:
+            return
+        raise DataError(
+            f"{self.name}: source_row {came}; None or distinct numbers >= 0 in a numpy "
+            f"array ({needed},) of int64 are needed"
+        )
 
 
 def _check_names(dataset: str, argument: str, names: object) -> None:

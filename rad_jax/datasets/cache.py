@@ -1,6 +1,6 @@
 """Prepared data sets on disk: parsed once, mapped into memory afterwards.
 
-An entry is a folder `<name>-<key>` of two `.npy` files and `about.json`. The key is a
+An entry is a folder `<name>-<key>` of `.npy` files and `about.json`. The key is a
 digest of the source files' paths, sizes and times of change, of the version of the
 parser and of its options, so that an entry never goes stale; one that is not needed any
 more may be deleted at any time. An entry is written under another name and renamed when
@@ -25,9 +25,9 @@ import numpy as np
 
 from rad_jax.datasets.base import DataError, Dataset
 
-_LAYOUT = 1  # of an entry
+_LAYOUT = 2  # of an entry
 _ABOUT = "about.json"
-_ARRAYS = ("features", "labels")
+_ARRAYS = ("features", "labels", "source_row")  # the last may be None
 _WRITING = ".writing-"  # of folders that are not complete
 _ABANDONED = 86_400  # seconds after which nobody can be writing such a folder
 #: What reading an entry that is not as it was written may raise.
@@ -144,7 +144,7 @@ def _read(entry: pathlib.Path) -> tuple[Dataset, list[str]]:
     """
     about = json.loads((entry / _ABOUT).read_text("utf-8"))
     arrays = {}
-    for array in _ARRAYS:
+    for array in about["sizes"]:
         path = entry / f"{array}.npy"
         size, expected = path.stat().st_size, about["sizes"][array]
         if size != expected:
@@ -172,6 +172,8 @@ def _write(entry: pathlib.Path, dataset: Dataset, messages: list[str]) -> None:
     try:
         sizes = {}
         for array in _ARRAYS:
+            if getattr(dataset, array) is None:
+                continue
             path = folder / f"{array}.npy"
             with path.open("wb") as file:
                 np.save(file, np.ascontiguousarray(getattr(dataset, array)))

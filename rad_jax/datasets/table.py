@@ -16,6 +16,7 @@ Which texts occur and where values are missing is looked up in the whole file; i
 decides on the columns that there are, not on what stands in them.
 """
 
+import array
 import csv
 import itertools
 import os
@@ -33,6 +34,7 @@ from rad_jax.datasets._columns import (
     Source,
     features_of,
     labels_of,
+    names_of,
     times_of,
 )
 from rad_jax.datasets.arrays import load_npz
@@ -42,10 +44,18 @@ from rad_jax.files import require
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["MAX_CATEGORIES", "MISSING", "SUFFIXES", "VERSION", "is_table", "load"]
+__all__ = [
+    "MAX_CATEGORIES",
+    "MISSING",
+    "SUFFIXES",
+    "VERSION",
+    "column",
+    "is_table",
+    "load",
+]
 
 #: Of the parser: a prepared copy of its rows is out of date when it changes.
-VERSION = 1
+VERSION = 2
 #: What the name of a file must end in.
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".npz")
 
@@ -102,8 +112,7 @@ def load(
             )
         return load_npz(path)
     wanted = _Wanted(label_column, tuple(drop_columns), time_column)
-    read = _read_parquet if name.endswith(".parquet") else _read_csv
-    frame, source = read(path, wanted)
+    frame, source, place = _read(path, wanted)
     special = (wanted.label, wanted.time)
     columns = {c: frame[c] for c in frame.columns if c not in special}
     if not columns:
@@ -112,7 +121,7 @@ def load(
     labels, class_names = labels_of(frame[wanted.label], source)
     if wanted.time is not None:
         order = np.argsort(times_of(frame[wanted.time], source), kind="stable")
-        features, labels = features[order], labels[order]
+        features, labels, place = features[order], labels[order], place[order]
     return Dataset(
         name=path.name,
         features=features,
@@ -120,7 +129,35 @@ def load(
         class_names=class_names,
         feature_names=names,
         missing=bool(np.isnan(features).any()),
+        source_row=place,
     )
+
+
+def column(
+    path: str | os.PathLike[str], name: str, *, argument: str, has_header: bool = True
+) -> np.ndarray:
+    """Reads one column of a table, such as classes that were found out later.
+
+    Args:
+      path: a `.csv`, `.csv.gz` or `.parquet`.
+      name: of the column.
+      argument: where the user gave the name, for messages.
+      has_header: whether the first line of a CSV is one.
+
+    Returns:
+      ``[n]`` str in the order of the file, whatever the order of `load`: texts or whole
+      numbers as `load` would name them if they were classes, '' where missing.
+
+    Raises:
+      DataError: The file cannot be read, has no such column, or it holds numbers that
+        are not whole.
+    """
+    path = pathlib.Path(os.path.expanduser(path))
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    wanted = _Wanted(name, (), None, argument, has_header)
+    frame, source, _ = _read(path, wanted)
+    return names_of(frame[name], source)
 
 
 class _Wanted(NamedTuple):
@@ -129,30 +166,63 @@ class _Wanted(NamedTuple):
     label: str | None
     drop: tuple[str, ...]
     time: str | None
+    only: str | None = None  # the argument that names `label`, if nothing else matters
+    header: bool = True
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line of a CSV is a header."""
+        return self.header and (bool(self.only) or not (self.label or "").isdecimal())
+
+    def kept(self, columns: Sequence[str]) -> list[str]:
+        """The columns to read."""
+        if self.only:
+            return [column for column in columns if column == self.label]
+        return [column for column in columns if column not in self.drop]
 
     def check(self, path: pathlib.Path, columns: Sequence[str], hint: str) -> None:
         """Raises DataError unless all columns named are there, each for one use."""
         listed = f"the columns are {', '.join(map(repr, columns))}{hint}"
         if not self.label:
-            raise DataError(f"{path}: label_column is not given; {listed}")
+            raise DataError(
+                f"{path}: {self.only or 'label_column'} is not given; {listed}"
+            )
         for argument, names in (
-            ("label_column", (self.label,)),
+            (self.only or "label_column", (self.label,)),
             ("drop_columns", self.drop),
             ("time_column", (self.time,) if self.time is not None else ()),
         ):
             for name in names:
                 if name not in columns:
                     raise DataError(f"{path}: {argument}={name!r} is unknown; {listed}")
-                if argument != "label_column" and name == self.label:
+                if argument.startswith(("drop", "time")) and name == self.label:
                     raise DataError(f"{path}: {argument}={name!r} is the label_column")
         if self.time in self.drop:
             raise DataError(f"{path}: time_column={self.time!r} is in drop_columns")
 
 
-def _read_csv(path: pathlib.Path, wanted: _Wanted) -> tuple["pandas.DataFrame", Source]:
+def _read(
+    path: pathlib.Path, wanted: _Wanted
+) -> tuple["pandas.DataFrame", Source, np.ndarray]:
+    """Reads the columns of a table that are wanted.
+
+    Returns:
+      The columns, the source for messages, and ``[n]`` int64 for
+      `Dataset.source_row`, all in the order of the file.
+    """
+    if not path.name.lower().endswith(".parquet"):
+        return _read_csv(path, wanted)
+    frame, source = _read_parquet(path, wanted)
+    return frame, source, np.arange(len(frame), dtype=np.int64)
+
+
+def _read_csv(
+    path: pathlib.Path, wanted: _Wanted
+) -> tuple["pandas.DataFrame", Source, np.ndarray]:
     """Reads the columns of a CSV file that are wanted; labels stay texts."""
-    has_header = not (wanted.label or "").isdecimal()
-    delimiter, first, num_rows = _scan(path, has_header)
+    has_header = wanted.has_header
+    delimiter, first, lines = _scan(path, has_header)
+    num_rows = len(lines)
     numbers = [str(number) for number in range(1, len(first) + 1)]
     columns, hint = numbers, " (a number as label_column says: no header)"
     if has_header:
@@ -165,7 +235,7 @@ def _read_csv(path: pathlib.Path, wanted: _Wanted) -> tuple["pandas.DataFrame", 
             )
     _check_names(path, columns)
     wanted.check(path, columns, hint)
-    kept = [column for column in columns if column not in wanted.drop]
+    kept = wanted.kept(columns)
     for name, number in zip(first, numbers, strict=True):
         if has_header and not name and number in kept:
             raise DataError(
@@ -196,18 +266,11 @@ def _read_csv(path: pathlib.Path, wanted: _Wanted) -> tuple["pandas.DataFrame", 
             f"{path}: {num_rows} rows or {len(frame)}, depending on how quotation "
             "marks are read; they are not balanced"
         )
-
-    def place(row: int) -> str:
-        with _csv.opened(path) as file:
-            reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
-            rows = (fields for fields in reader if fields)
-            next(itertools.islice(rows, row + has_header, None))
-            return f"line {reader.line_num}"
-
-    return frame, Source(path, place, has_header)
+    source = Source(path, lambda row: f"line {lines[row]}", has_header)
+    return frame, source, lines
 
 
-def _scan(path: pathlib.Path, has_header: bool) -> tuple[str, list[str], int]:
+def _scan(path: pathlib.Path, has_header: bool) -> tuple[str, list[str], np.ndarray]:
     """Goes through a CSV file from beginning to end.
 
     Args:
@@ -215,8 +278,9 @@ def _scan(path: pathlib.Path, has_header: bool) -> tuple[str, list[str], int]:
       has_header: whether its first line is one.
 
     Returns:
-      The delimiter; the fields of the first line, without blanks around them; the
-      number of rows, without the header and empty lines.
+      The delimiter; the fields of the first line, without blanks around them; ``[n]``
+      int64, the line (from 1) at which each row begins, without the header and empty
+      lines.
 
     Raises:
       DataError: The file cannot be read to its end, has no rows, or a line that is
@@ -236,19 +300,22 @@ def _scan(path: pathlib.Path, has_header: bool) -> tuple[str, list[str], int]:
                 skipinitialspace=True,
             )
             first = [field.strip() for field in next(reader)]
-            num_rows = int(not has_header)
+            lines = array.array("q", [] if has_header else [1])
+            before = reader.line_num
             for fields in reader:
                 if len(fields) != len(first) and fields:
                     raise DataError(
                         f"{path}, line {reader.line_num}: {len(fields)} columns, where "
                         f"line 1 has {len(first)} (separated by {delimiter!r})"
                     )
-                num_rows += bool(fields)
+                if fields:
+                    lines.append(before + 1)
+                before = reader.line_num
     except _csv.DAMAGE as error:
         raise _csv.damaged(path, error) from error
-    if not num_rows:
+    if not lines:
         raise DataError(f"{path}: {_csv.NO_ROWS}")
-    return delimiter, first, num_rows
+    return delimiter, first, np.array(lines, np.int64)
 
 
 def _read_parquet(
@@ -263,7 +330,7 @@ def _read_parquet(
             columns = file.schema_arrow.names
             _check_names(path, columns)
             wanted.check(path, columns, "")
-            kept = [column for column in columns if column not in wanted.drop]
+            kept = wanted.kept(columns)
             for column in kept:
                 if _INDEX.fullmatch(column) and column not in (
                     wanted.label,
