@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from rad_jax import metrics
 from rad_jax.engine import Engine, classify
-from rad_jax.noise import realised_rate
+from rad_jax.noise import corrupt, realised_rate
 from rad_jax.state import Arrival, PerSeed, Shared
 from rad_jax.types import (
     LABEL_DTYPE,
@@ -156,12 +156,15 @@ def arrive(
       The state of the seed, and a scalar for each of
       `rad_jax.statistics.HISTORY_METRICS`.
     """
-    given = noise.apply(
+    given = corrupt(
+        noise,
         noise_params,
         true_label,
         arrival.valid,
         num_classes=engine.num_classes,
         key=jax.random.fold_in(noise_key, shared.arrival),
+        features=arrival.queries.features,
+        arrival=shared.arrival,
     )
     per_seed, info = engine.judge_seed(shared, per_seed, arrival, given, true_label)
     per_seed = engine.ask_seed(shared, per_seed, arrival, info, true_label)
