@@ -3,11 +3,24 @@
 Rows are true classes and sum to 1, columns are given classes.
 """
 
+from typing import NamedTuple
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import gammaln
 
+from rad_jax.ensemble import apply_temperature, fit_temperature
 from rad_jax.types import UNLABELLED, Array
+
+#: No class is impossible: this much of a row's probability is spread evenly.
+_FLOOR = 1e-3
+#: Strengths of the prior to choose from, in rows per class, …
+_STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+#: … and the one used for the first steps, while the counts still change.
+_FIRST_STRENGTH = 10.0
+_SETTLED = 5
 
 
 def symmetric(rate, num_classes: int) -> Array:
@@ -64,5 +77,115 @@ def realised(given: Array, true_label: Array, valid: Array, num_classes: int) ->
     return counts / jnp.sum(counts, axis=1, keepdims=True)
 
 
-def estimate():
-    """TODO."""
+class Estimate(NamedTuple):
+    """How labels seem to go wrong.
+
+    Attributes:
+      matrix: ``[K, K]`` float32, ``T[true, given]``, rows sum to 1.
+      error_rate: scalar, share of the counted rows whose given label seems wrong.
+      strength: scalar, rows of prior knowledge that each class was given; see
+        `estimate`.
+    """
+
+    matrix: Array
+    error_rate: Array
+    strength: Array
+
+
+def estimate(
+    probs: Array,
+    given: Array,
+    counted: Array,
+    *,
+    clean_probs: Array | None = None,
+    clean_label: Array | None = None,
+    clean_weight: Array | None = None,
+    known: Array | None = None,
+    num_steps: int = 20,
+) -> Estimate:
+    """Estimates ``T[true, given]`` from given labels and class probabilities.
+
+    Expectation maximisation: a row's true class is k with probability proportional to
+    ``p(k) * T[k, given]``, and T is what these say of all rows. Each class has a
+    Dirichlet prior around symmetric noise of the present error rate. Its strength is
+    chosen from the data, by marginal likelihood: strong where classes go wrong alike
+    and evenly, weak where they do not (pairs). Probabilities are calibrated first, by
+    one temperature, on rows known to be clean: too flat ones would take good labels
+    for noise, too sharp ones the models' own mistakes.
+
+    Count kept and dropped rows alike: the kept ones alone are those whose labels look
+    right. Rows of the clean batch are not counted.
+
+    Args:
+      probs: ``[M, K]``, from models that were not trained on the row, such as those of
+        the arrival before.
+      given: ``[M]`` int, given labels, -1 for none.
+      counted: ``[M]`` bool, the rows to go by.
+      clean_probs: ``[V, K]``, the same for rows known to be clean, also not trained
+        on. None: no calibration.
+      clean_label: ``[V]`` int, their classes.
+      clean_weight: ``[V]`` float, 0 leaves a row out; None: all count.
+      known: ``[M]`` int, the true class where an expert has said it, else -1.
+      num_steps: EM steps.
+
+    Returns:
+      The estimate. Without rows to count, the identity.
+
+    Raises:
+      ValueError: if only one of `clean_probs` and `clean_label` is given.
+
+    References:
+      Northcutt et al., "Confident learning", JAIR 2021, for the confident joint, which
+      this improves on where a clean sample calibrates it.
+    """
+    chex.assert_rank((probs, given, counted), (2, 1, 1))
+    chex.assert_equal_shape((given, counted))
+    num_classes = probs.shape[1]
+    if (clean_probs is None) != (clean_label is None):
+        raise ValueError("clean_probs and clean_label go together; only one was given")
+    if clean_probs is not None and clean_label is not None:
+        if clean_weight is None:
+            clean_weight = jnp.ones(clean_label.shape, jnp.float32)
+        temperature = fit_temperature(clean_probs, clean_label, clean_weight)
+        probs = apply_temperature(probs, temperature)
+    probs = (1 - _FLOOR) * probs + _FLOOR / num_classes
+    if known is not None:
+        told = jax.nn.one_hot(known, num_classes, dtype=probs.dtype)
+        probs = jnp.where((known >= 0)[:, None], told, probs)
+
+    weight = (counted & (given != UNLABELLED)).astype(probs.dtype)
+    given = jnp.maximum(given, 0).astype(jnp.int32)
+    of_given = jax.nn.one_hot(given, num_classes, dtype=probs.dtype) * weight[:, None]
+    grid = jnp.asarray(_STRENGTHS, probs.dtype)
+
+    def step(i, matrix_and_more):
+        matrix = matrix_and_more[0]
+        posterior = probs * matrix.T[given]
+        posterior /= jnp.sum(posterior, axis=1, keepdims=True)
+        counts = jnp.matmul(posterior.T, of_given, precision=jax.lax.Precision.HIGHEST)
+        total = jnp.sum(counts)
+        rate = jnp.where(total > 0, 1 - jnp.trace(counts) / total, 0.0)
+        rate = jnp.clip(rate, 0.0, 1.0)
+        prior = symmetric(jnp.clip(rate, 1e-6, 1 - 1e-6), num_classes)
+        evidence = jax.vmap(_log_evidence, in_axes=(None, None, 0))(counts, prior, grid)
+        settled = i >= _SETTLED
+        strength = jnp.where(settled, grid[jnp.argmax(evidence)], _FIRST_STRENGTH)
+        matrix = (counts + strength * prior) / (
+            jnp.sum(counts, axis=1, keepdims=True) + strength
+        )
+        return matrix, rate, strength
+
+    begin = (
+        symmetric(jnp.asarray(0.3, probs.dtype), num_classes),
+        jnp.zeros((), probs.dtype),
+        jnp.asarray(_FIRST_STRENGTH, probs.dtype),
+    )
+    return Estimate(*jax.lax.fori_loop(0, num_steps, step, begin))
+
+
+def _log_evidence(counts: Array, prior: Array, strength: Array) -> Array:
+    """Log marginal likelihood of counts ``[K, K]`` under a Dirichlet for each row."""
+    pseudo = strength * prior
+    per_cell = gammaln(pseudo + counts) - gammaln(pseudo)
+    per_row = gammaln(strength) - gammaln(strength + jnp.sum(counts, axis=1))
+    return jnp.sum(per_cell) + jnp.sum(per_row)
