@@ -56,8 +56,8 @@ class Engine(NamedTuple):
         info)``; `true_label` is looked at only by a scheme that declares it.
       answer_seed: ``(per_seed, slots [Q], label [Q]) -> per_seed``; slots out of
         range and negative labels are passed over.
-      ask_seed: ``(shared, per_seed, arrival, info, true_label) -> per_seed``: the
-        simulated expert answers.
+      ask_seed: ``(shared, per_seed, arrival, info, true_label, key=None) ->
+        per_seed``: the simulated expert answers; without a key, by the order's.
       learn_seed: ``(shared, per_seed) -> per_seed``.
       probabilities: ``(shared, per_seed, queries) -> (probs [Q, K], ...)``, L's first.
 
@@ -408,11 +408,12 @@ def build(
         arrival: Arrival,
         info: Info,
         true_label: Array,
+        key: PRNGKey | None = None,
     ) -> PerSeed:
-        key = jax.random.fold_in(shared.order_key, shared.arrival)
-        answers = expert.answer(
-            per_seed.params.expert, true_label, key=jax.random.fold_in(key, _EXPERT)
-        )
+        if key is None:
+            key = jax.random.fold_in(shared.order_key, shared.arrival)
+            key = jax.random.fold_in(key, _EXPERT)
+        answers = expert.answer(per_seed.params.expert, true_label, key=key)
         answers = jnp.where(info.query, answers, UNLABELLED)
         return answer_seed(per_seed, arrival.slots, answers)
 

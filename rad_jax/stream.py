@@ -25,6 +25,10 @@ from rad_jax.types import (
 #: Where the accuracies that weigh the ensemble come from.
 ALPHA_SOURCES = ("validation", "test")
 
+#: What a batch's noise key is folded with for the expert's errors, so that seeds which
+#: share everything but the noise have experts who err differently.
+_EXPERT = (1 << 30) + 2
+
 
 class World(NamedTuple):
     """What a simulation knows and the algorithm does not; shared by all seeds.
@@ -149,25 +153,28 @@ def arrive(
       world: extended by it.
       true_label: ``[N]`` int.
       noise_params: of `noise`.
-      noise_key: of this seed; the batch's is folded in from the arrival's index.
+      noise_key: of this seed, for the noise and an expert's errors; the batch's is
+        folded in from the arrival's index.
       alpha: see `evaluate`.
 
     Returns:
       The state of the seed, and a scalar for each of
       `rad_jax.statistics.HISTORY_METRICS`.
     """
+    batch_key = jax.random.fold_in(noise_key, shared.arrival)
     given = corrupt(
         noise,
         noise_params,
         true_label,
         arrival.valid,
         num_classes=engine.num_classes,
-        key=jax.random.fold_in(noise_key, shared.arrival),
+        key=batch_key,
         features=arrival.queries.features,
         arrival=shared.arrival,
     )
     per_seed, info = engine.judge_seed(shared, per_seed, arrival, given, true_label)
-    per_seed = engine.ask_seed(shared, per_seed, arrival, info, true_label)
+    expert_key = jax.random.fold_in(batch_key, _EXPERT)
+    per_seed = engine.ask_seed(shared, per_seed, arrival, info, true_label, expert_key)
     per_seed = engine.learn_seed(shared, per_seed)
     per_seed, figures = evaluate(engine, shared, per_seed, world, alpha)
     realised = realised_rate(given, true_label, arrival.valid)

@@ -288,7 +288,8 @@ class Expert(NamedTuple):
     """Someone who can be asked for the label of a row, simulated.
 
     Attributes:
-      answer: ``(params, true_label [N], *, key) -> label [N]``.
+      answer: ``(params, true_label [N], *, key) -> label [N]``; in a sweep the key
+        differs between seeds as the noise does.
       params: pytree of numbers that may be vmapped.
     """
 
