@@ -40,17 +40,34 @@ def estimate(probs, given, counted=None, **options):
 # --- the arithmetic ----------------------------------------------------------------
 
 
-def by_loop(probs, given, counted, known, steps):
+def by_loop(probs, given, counted, known, clean_probs, clean_label, steps):
     """The docstring in double precision, row by row."""
-    probs = 0.999 * np.asarray(probs, float) + 0.001 / K
-    matrix = symmetric(0.3)
+    probs = np.asarray(probs, float)
+    matrix, sharpness = symmetric(0.3), 1.0
+    rows = [
+        (p, y, truth)
+        for p, y, counts_it, truth in zip(probs, given, counted, known, strict=True)
+        if counts_it and y >= 0
+    ]
+    clean = [(p, None, t) for p, t in zip(clean_probs, clean_label, strict=True)]
+    share = 20 / (len(rows) + len(clean_label))
     for step in range(steps):
-        counts = np.zeros((K, K))
-        for p, y, counts_it, truth in zip(probs, given, counted, known, strict=True):
-            if not counts_it or y < 0:
-                continue
-            row = np.eye(K)[truth] if truth >= 0 else p * matrix[:, y]
-            counts[:, y] += row / row.sum()
+        counts, slope, curvature = np.zeros((K, K)), 0.0, 0.0
+        for p, y, truth in [*rows, *clean]:
+            log_p = np.log(np.maximum(p, 1e-6))
+            now = np.exp(sharpness * log_p)
+            now /= now.sum()
+            if truth >= 0:
+                row = np.eye(K)[truth]
+            else:
+                row = (0.999 * now + 0.001 / K) * matrix[:, y]
+                row /= row.sum()
+            if y is not None:
+                counts[:, y] += row
+            slope += (1 + share) * now @ log_p - (row + share * p) @ log_p
+            curvature += (1 + share) * (now @ log_p**2 - (now @ log_p) ** 2)
+        moved = sharpness - slope / curvature
+        sharpness = min(max(moved, sharpness / 2), sharpness * 2)
         rate = 1 - np.trace(counts) / counts.sum()
         prior = symmetric(rate)
         evidence = [
@@ -60,22 +77,38 @@ def by_loop(probs, given, counted, known, steps):
         ]
         strength = STRENGTHS[int(np.argmax(evidence))] if step >= 5 else 10
         matrix = (counts + strength * prior) / (counts.sum(1)[:, None] + strength)
-    return matrix, rate, strength
+    return matrix, rate, strength, 1 / sharpness
 
 
+@pytest.mark.parametrize("clean", [0, 30])
 @pytest.mark.parametrize("truth", [symmetric(0.4), np.roll(np.eye(K), 1, 1)])
-def test_equals_the_loop(truth):
+def test_equals_the_loop(truth, clean):
     rng = np.random.default_rng(0)
     true, probs = posteriors(rng, 200)
     given = draw_given(rng, true, 0.5 * truth + 0.5 * np.eye(K))
     given[::9] = -1
     counted = rng.random(200) < 0.8
     known = np.where(rng.random(200) < 0.1, true, -1)
-    got = estimate(probs, given, counted, known=jnp.asarray(known), num_steps=9)
-    matrix, rate, strength = by_loop(probs, given, counted, known, 9)
+    clean_label, clean_probs = posteriors(rng, clean)
+    beside = {
+        "clean_probs": jnp.asarray(clean_probs),
+        "clean_label": jnp.asarray(clean_label),
+    }
+    got = estimate(
+        probs,
+        given,
+        counted,
+        known=jnp.asarray(known),
+        num_steps=9,
+        **(beside if clean else {}),
+    )
+    matrix, rate, strength, temperature = by_loop(
+        probs, given, counted, known, clean_probs, clean_label, 9
+    )
     np.testing.assert_allclose(got.matrix, matrix, atol=1e-4)
     np.testing.assert_allclose(got.error_rate, rate, atol=1e-4)
     np.testing.assert_allclose(got.strength, strength, rtol=1e-6)
+    np.testing.assert_allclose(got.temperature, temperature, rtol=1e-3)
 
 
 def test_rows_that_do_not_count_influence_nothing():
@@ -98,6 +131,7 @@ def test_without_rows_nothing_goes_wrong():
     got = estimate(np.full((3, K), 1 / K), np.array([0, 1, -1]), np.zeros(3, bool))
     np.testing.assert_allclose(got.matrix, np.eye(K), atol=1e-5)
     assert got.error_rate == 0
+    assert got.temperature == 1
 
 
 def test_a_class_nobody_saw_is_taken_to_go_wrong_like_the_rest():
@@ -159,32 +193,28 @@ def test_calibrated_probabilities_give_the_matrix_back(name):
     assert (got.strength >= 100) == name.startswith("symmetric")
 
 
-@pytest.mark.parametrize("power", [0.3, 4.0])
-def test_calibration_repairs_flat_and_sharp_probabilities(power):
+@pytest.mark.parametrize("clean", [0, 400])
+@pytest.mark.parametrize("power", [0.4, 2.5])
+def test_calibration_repairs_flat_and_sharp_probabilities(power, clean):
     rng = np.random.default_rng(6)
-    true, probs = posteriors(rng, 4400)
+    true, probs = posteriors(rng, 4400, sharp=3.0)
     distorted = probs**power
     distorted /= distorted.sum(1, keepdims=True)
-    noisy, clean = slice(400, None), slice(0, 400)
+    noisy = slice(400, None)
     given = draw_given(rng, true[noisy], symmetric(0.3))
-    plain = estimate(distorted[noisy], given)
-    repaired = estimate(
-        distorted[noisy],
-        given,
-        clean_probs=jnp.asarray(distorted[clean]),
-        clean_label=jnp.asarray(true[clean]),
-    )
-    assert abs(repaired.error_rate - 0.3) < 0.03
-    assert abs(plain.error_rate - 0.3) > 2 * abs(repaired.error_rate - 0.3)
-    # A weight of 0 leaves a clean row out.
-    half = estimate(
-        distorted[noisy],
-        given,
-        clean_probs=jnp.asarray(distorted[clean]),
-        clean_label=jnp.asarray(np.where(np.arange(400) < 200, true[clean], 0)),
-        clean_weight=jnp.asarray(np.arange(400) < 200, jnp.float32),
-    )
-    assert abs(half.error_rate - 0.3) < 0.03
+    beside = {}
+    if clean:
+        # Rows of weight 0 are labelled with nonsense.
+        some = np.arange(400) < 200
+        beside = {
+            "clean_probs": jnp.asarray(distorted[:400]),
+            "clean_label": jnp.asarray(np.where(some, true[:400], 0)),
+            "clean_weight": jnp.asarray(some, jnp.float32),
+        }
+    got = estimate(distorted[noisy], given, **beside)
+    assert abs(got.error_rate - 0.3) < 0.03
+    # The temperature undoes most of the power.
+    assert abs(np.log(got.temperature) - np.log(power)) < abs(np.log(power)) / 2
 
 
 def confident_joint(probs, given):
