@@ -13,8 +13,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rad_jax import ensemble, memory
-from rad_jax.state import Arrival, Info, Params, PerSeed, Shared
+from rad_jax import ensemble
+from rad_jax.arrivals import shared_parts
+from rad_jax.state import Arrival, Info, Params, PerSeed, Revisited, Shared
 from rad_jax.types import (
     LABEL_DTYPE,
     UNLABELLED,
@@ -22,7 +23,6 @@ from rad_jax.types import (
     Evidence,
     Examples,
     Expert,
-    Keys,
     Learner,
     PRNGKey,
     Queries,
@@ -31,12 +31,11 @@ from rad_jax.types import (
     Spec,
     as_arrays,
 )
-from rad_jax.validation import accuracy, stratified_split
+from rad_jax.validation import accuracy
 
 # What keys are folded with. A single model is a classifier: it trains as C would.
-_LABEL_MODEL, _CLASSIFIER, _TIES, _EXPERT = range(4)
+_LABEL_MODEL, _CLASSIFIER, _TIES, _EXPERT, _CLEANING = range(5)
 _AGAIN = 1 << 20
-_SPLIT = 2**31 - 1  # beside the indices of arrivals, none of which gets here
 
 
 class Engine(NamedTuple):
@@ -52,8 +51,10 @@ class Engine(NamedTuple):
 
     Of one seed:
       init_seed: ``(shared, arrival, label [N], init_key, params) -> per_seed``.
-      judge_seed: ``(shared, per_seed, arrival, label [N], true_label) -> (per_seed,
-        info)``; `true_label` is looked at only by a scheme that declares it.
+      judge_seed: ``(shared, per_seed, arrival, label [N], true_label, stored_true
+        [M]) -> (per_seed, info)``: selects the new rows, and those to be selected
+        again. True labels are looked at only by a scheme that declares it;
+        `stored_true` (of all stored rows) only where rows are selected again.
       answer_seed: ``(per_seed, slots [Q], label [Q]) -> per_seed``; slots out of
         range and negative labels are passed over.
       ask_seed: ``(shared, per_seed, arrival, info, true_label, key=None) ->
@@ -101,101 +102,6 @@ def classify(per_seed: PerSeed, probs: tuple[Array, ...]) -> Array:
     if len(probs) == 1:
         return jnp.argmax(probs[0], axis=-1).astype(jnp.int32)
     return ensemble.combine(*probs, *per_seed.alpha)
-
-
-def _shared_parts(
-    learners: tuple[Learner, ...], capacity: int, validation_fraction: float
-):
-    preparations = {
-        learner.preparation.name: learner.preparation
-        for learner in learners
-        if learner.preparation is not None
-    }
-
-    def track(shared: Shared, features: Array) -> Queries:
-        return _prepare(shared.memory, shared.prepared, features)
-
-    def _prepare(store: memory.Memory, bases: dict, features: Array) -> Queries:
-        if not features.shape[0]:
-            return Queries(features, {})  # no validation rows
-        prepared = {
-            name: p.build(bases[name], store, features)
-            for name, p in preparations.items()
-        }
-        return Queries(features, prepared)
-
-    def extend(queries: Queries, shared: Shared, arrival: Arrival) -> Queries:
-        extended = {
-            name: preparations[name].extend(
-                shared.prepared[name],
-                prepared,
-                queries.features,
-                shared.memory,
-                arrival.slots,
-                arrival.valid,
-            )
-            for name, prepared in queries.prepared.items()
-        }
-        return queries._replace(prepared=extended)
-
-    def start(
-        keys: Keys, features: Array, valid: Array, row_id: Array, label: Array
-    ) -> tuple[Shared, Arrival]:
-        held_out, validates = stratified_split(
-            jax.random.fold_in(keys.order, _SPLIT),
-            label,
-            valid & (label != UNLABELLED),
-            validation_fraction,
-        )
-        if held_out.shape[0] >= features.shape[0]:
-            raise ValueError(
-                f"the clean batch has {features.shape[0]} rows and all of them "
-                "validate: none is left to train on"
-            )
-        to_store = features.shape[0] - held_out.shape[0]
-        if to_store > capacity:
-            raise memory.MemoryFullError(
-                f"memory_capacity={capacity} rows: {to_store} clean rows are to be "
-                "stored; raise memory_capacity"
-            )
-        slot = jnp.where(validates, held_out, features.shape[0])
-        trains = valid.at[slot].set(False, mode="drop")
-        empty = memory.empty(capacity, features.shape[1:], features.dtype)
-        index = jnp.zeros((), jnp.int32)
-        store, slots = memory.write(empty, features, row_id, trains, index)
-        bases = {name: p.start(store) for name, p in preparations.items()}
-        shared = Shared(
-            memory=store,
-            prepared=bases,
-            arrival=index,
-            times_learned=jnp.zeros((), jnp.int32),
-            order_key=keys.order,
-            validation=_prepare(store, bases, features[held_out]),
-            validation_label=label[held_out],
-            validation_valid=validates,
-        )
-        return shared, Arrival(Queries(features, {}), trains, slots)
-
-    def observe(
-        shared: Shared, features: Array, valid: Array, row_id: Array
-    ) -> tuple[Shared, Arrival]:
-        queries = track(shared, features)  # against what was there before
-        index = shared.arrival + 1
-        store, slots = memory.write(shared.memory, features, row_id, valid, index)
-        arrival = Arrival(queries, valid, slots)
-        shared = shared._replace(
-            memory=store,
-            prepared={
-                name: p.store(shared.prepared[name], store, slots, valid)
-                for name, p in preparations.items()
-            },
-            arrival=index,
-            times_learned=jnp.zeros_like(shared.times_learned),
-        )
-        validation = extend(shared.validation, shared, arrival)
-        return shared._replace(validation=validation), arrival
-
-    return start, observe, track, extend
 
 
 def _model_parts(
@@ -290,6 +196,7 @@ def build(
     capacity: int,
     validation_fraction: float,
     calibrate: bool,
+    cleaning_window: int = 0,
 ) -> Engine:
     """The parts; cached, so that equal arguments share compiled code.
 
@@ -301,9 +208,11 @@ def build(
       capacity: M.
       validation_fraction: share of the clean batch held out.
       calibrate: whether temperatures are fitted.
+      cleaning_window: earlier arrivals whose rows are selected again at each arrival;
+        0 for none, -1 for all.
     """
-    start, observe, track, extend = _shared_parts(
-        learners, capacity, validation_fraction
+    start, observe, track, extend = shared_parts(
+        learners, capacity, validation_fraction, cleaning_window
     )
     make, probabilities, measure, fit = _model_parts(
         learners, num_classes, capacity, calibrate
@@ -338,14 +247,58 @@ def build(
         per_seed = measure(shared, fit(shared, per_seed))
         return per_seed._replace(alpha=per_seed.alpha_latest)
 
+    def clean(
+        shared: Shared,
+        per_seed: PerSeed,
+        revisited: Revisited,
+        stored_true: Array | None,
+    ) -> PerSeed:
+        """Selects stored rows again; whoever is doubted is dropped, nobody is asked."""
+        slots = revisited.slots
+        probs = probabilities(shared, per_seed, revisited.queries)
+        status = per_seed.status.at[slots].get(mode="fill", fill_value=0)
+        decided = (status == RowStatus.KEPT) | (status == RowStatus.DROPPED)
+        given = per_seed.given.at[slots].get(mode="fill", fill_value=UNLABELLED)
+        given = given.astype(jnp.int32)
+        seen = jnp.full_like(given, UNLABELLED)
+        if scheme.uses_true_labels:
+            if stored_true is None:
+                raise ValueError(
+                    "stored_true is needed to select rows again by a scheme that looks "
+                    "at true labels"
+                )
+            seen = stored_true.at[slots].get(mode="fill", fill_value=UNLABELLED)
+            seen = seen.astype(jnp.int32)
+        key = jax.random.fold_in(shared.order_key, shared.arrival)
+        chosen, _ = scheme.apply(
+            per_seed.params.selection,
+            per_seed.selection,
+            Evidence(probs[0], probs[-1], given, revisited.valid & decided, seen),
+            key=jax.random.fold_in(key, _CLEANING),
+        )
+        changed = jnp.where(revisited.valid & decided, slots, capacity)
+        keep = chosen.keep & ~chosen.query & (chosen.label != UNLABELLED)
+        new_status = jnp.where(keep, RowStatus.KEPT, RowStatus.DROPPED)
+        return per_seed._replace(
+            status=per_seed.status.at[changed].set(
+                new_status.astype(per_seed.status.dtype), mode="drop"
+            ),
+            label=per_seed.label.at[changed].set(
+                chosen.label.astype(per_seed.label.dtype), mode="drop"
+            ),
+        )
+
     def judge_seed(
         shared: Shared,
         per_seed: PerSeed,
         arrival: Arrival,
         label: Array,
         true_label: Array | None = None,
+        stored_true: Array | None = None,
     ) -> tuple[PerSeed, Info]:
         chex.assert_equal_shape((label, arrival.valid))
+        if arrival.revisited is not None:
+            per_seed = clean(shared, per_seed, arrival.revisited, stored_true)
         probs = probabilities(shared, per_seed, arrival.queries)
         seen = jnp.full_like(label, UNLABELLED)
         if scheme.uses_true_labels:

@@ -172,7 +172,9 @@ def arrive(
         features=arrival.queries.features,
         arrival=shared.arrival,
     )
-    per_seed, info = engine.judge_seed(shared, per_seed, arrival, given, true_label)
+    per_seed, info = engine.judge_seed(
+        shared, per_seed, arrival, given, true_label, world.stored
+    )
     expert_key = jax.random.fold_in(batch_key, _EXPERT)
     per_seed = engine.ask_seed(shared, per_seed, arrival, info, true_label, expert_key)
     per_seed = engine.learn_seed(shared, per_seed)

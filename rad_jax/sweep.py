@@ -191,6 +191,7 @@ def prepare(
     alpha: str = "validation",
     validation_fraction: float = 0.2,
     calibrate: bool = False,
+    cleaning_window: int = 0,
     randomness: str = "fixed_model",
     seed: int = 0,
 ) -> Sweep:
@@ -211,6 +212,7 @@ def prepare(
         (then no row is held out unless `calibrate` needs them).
       validation_fraction: share of the clean batch held out.
       calibrate: see `rad_jax.rad`.
+      cleaning_window: see `rad_jax.rad`.
       randomness: what differs between seeds: "fixed_model" the noise only (then all
         seeds share minibatches), "fixed_noise" initialisation and order of
         minibatches, "double_random" both.
@@ -263,6 +265,7 @@ def prepare(
                 expert=expert,
                 validation_fraction=validation_fraction,
                 calibrate=calibrate,
+                cleaning_window=cleaning_window,
             )
         )
         runs.append(
