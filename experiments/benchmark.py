@@ -26,6 +26,7 @@ from experiments import flags, names, stream
 from rad_jax import Training, rad
 from rad_jax.files import atomic_path, check_output_dir
 from rad_jax.online import OnlineRad
+from rad_jax.types import UNLABELLED
 
 
 def seed_scaling(
@@ -127,7 +128,8 @@ def latency(config: stream.Config, repeats: int) -> dict:
         marks = [time.perf_counter()]
         verdict = online.judge(x, y)
         marks.append(time.perf_counter())
-        online.answer(verdict.row_id[verdict.queried], y[verdict.queried])
+        asked = verdict.queried & (y != UNLABELLED)
+        online.answer(verdict.row_id[asked], y[asked])
         jax.block_until_ready(online.state)
         marks.append(time.perf_counter())
         online.learn()
@@ -162,6 +164,7 @@ def run(
             f"--repeats and --seeds must be at least 1, got {repeats} and {seeds}"
         )
     config = stream.complete(config)
+    config = stream.suit(config, stream.read(config))
     config = dataclasses.replace(config, noise_rates=config.noise_rates[:1])
     if config.steps_per_batch < 2:
         raise ValueError("--steps_per_batch must be at least 2 to time training")

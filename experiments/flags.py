@@ -7,7 +7,7 @@ import os
 
 from absl import flags
 
-from experiments import names
+from experiments import names, sources
 
 #: The flags of `define`, which are also the fields of `experiments.stream.Config`.
 FLAGS = flags.FLAGS
@@ -26,18 +26,56 @@ def define() -> None:
     )
 
 
-def _choice(name: str, default: str, text: str) -> None:
+def _choice(name: str, default: str | None, text: str) -> None:
     flags.DEFINE_enum(name, default, names.CHOICES[name], text)
 
 
 def _define_data() -> None:
-    _choice("dataset", "digits", "What arrives.")
+    flags.DEFINE_string("dataset", "digits", f"What arrives: {sources.KNOWN}.")
     flags.DEFINE_string(
         "data_dir",
         os.environ.get("RAD_JAX_DATA"),
         "Folder of the raw files; by default the variable RAD_JAX_DATA.",
     )
+    flags.DEFINE_string("device", "all", "Of nbaiot: a device's name, or all.")
+    flags.DEFINE_integer("image_size", 32, "Of facescrub: height and width in pixels.")
+    flags.DEFINE_integer(
+        "num_people",
+        None,
+        "Of facescrub: the people with the most images; by default all.",
+    )
+    flags.DEFINE_bool(
+        "skip_bad_images",
+        False,
+        "Of facescrub: count images that cannot be decoded and go on.",
+    )
+    flags.DEFINE_string(
+        "label_column",
+        None,
+        "Of a file: the column of the classes; a number (from 1) says that a CSV has "
+        "no header, its columns then have numbers for names.",
+    )
+    flags.DEFINE_list("drop_columns", [], "Of a file: columns that are no features.")
+    flags.DEFINE_string(
+        "time_column",
+        None,
+        "Of a file: a column of numbers or ISO times that --order=time goes by; by "
+        "default rows arrive as in the file.",
+    )
+    flags.DEFINE_string(
+        "cache_dir",
+        None,
+        "Where data sets are kept once parsed; by default $XDG_CACHE_HOME/rad_jax or "
+        "~/.cache/rad_jax, nowhere if empty.",
+    )
     _choice("order", "shuffle", "Order of arrival: random, or as recorded.")
+    _choice(
+        "scaling",
+        None,
+        "standard: mean 0, variance 1; log: sign(x) log(1+|x|) first, for counts; "
+        "unit: 0..255 to 0..1; none. By default standard for tables, unit for images. "
+        "Fitted to the clean rows.",
+    )
     flags.DEFINE_integer("initial_size", None, "Clean rows at the start.")
     flags.DEFINE_integer("batch_size", None, "Rows of an arrival.")
     flags.DEFINE_integer("num_batches", None, "Arrivals.")
@@ -85,6 +123,16 @@ def _define_learners() -> None:
     flags.DEFINE_integer("steps_per_batch", 100, "Gradient steps at an arrival.")
     flags.DEFINE_integer("initial_steps", 500, "Gradient steps on the clean rows.")
     flags.DEFINE_integer("minibatch_size", None, "Rows of a minibatch.")
-    flags.DEFINE_float("learning_rate", 1e-3, "Adam's.")
+    flags.DEFINE_float(
+        "learning_rate", None, "Of networks; by default 0.001 (mlp) or 0.01 (vgg)."
+    )
     flags.DEFINE_list("hidden", ["28", "28"], "Widths of the MLP's hidden layers.")
     flags.DEFINE_integer("neighbours", 5, "k of knn.")
+    flags.DEFINE_float("svm_c", 1.0, "C of linear_svm and rbf_svm.")
+    flags.DEFINE_integer("num_landmarks", 512, "Of rbf_svm: rows that span its kernel.")
+    flags.DEFINE_integer("num_trees", 100, "Of random_forest.")
+    flags.DEFINE_integer("max_depth", 5, "Of random_forest.")
+    flags.DEFINE_integer("max_features", 10, "Of random_forest: candidates a split.")
+    flags.DEFINE_float("vgg_width", 1.0, "Of vgg: factor of all widths.")
+    flags.DEFINE_integer("vgg_blocks", 3, "Of vgg: each halves the image.")
+    flags.DEFINE_bool("augment", False, "Of vgg: move and mirror training images.")

@@ -4,20 +4,23 @@ The only place where names exist: the library takes values.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 from rad_jax import (
     Training,
-    datasets,
     knn,
+    linear_svm,
     mlp,
     nearest_centroid,
     noise,
+    random_forest,
+    rbf_svm,
     selection,
     sweep,
     uncertainty,
+    vgg,
 )
-from rad_jax.datasets import Dataset
+from rad_jax.datasets.scaling import SCALINGS
 from rad_jax.datasets.split import ORDERS
 from rad_jax.learners.neural import MODES
 from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE
@@ -45,7 +48,15 @@ SCORES: dict[str, uncertainty.Score] = {
     "cent": uncertainty.cent,
 }
 
-LEARNERS = ("mlp", "knn", "nearest_centroid")
+LEARNERS = (
+    "mlp",
+    "knn",
+    "nearest_centroid",
+    "linear_svm",
+    "rbf_svm",
+    "random_forest",
+    "vgg",
+)
 
 NOISES: dict[str, Callable[[float], Noise]] = {
     "symmetric": noise.symmetric,
@@ -54,40 +65,25 @@ NOISES: dict[str, Callable[[float], Noise]] = {
 }
 
 
-class Source(NamedTuple):
-    """A data set and the sizes that suit it.
-
-    Attributes:
-      load: from the data directory (or None) to the rows.
-      needs_data_dir: whether the directory must be given.
-      initial_size, batch_size, num_batches, minibatch_size: defaults of the flags.
-    """
-
-    load: Callable[[str | None], Dataset]
-    needs_data_dir: bool
-    initial_size: int
-    batch_size: int
-    num_batches: int
-    minibatch_size: int
-
-
-SOURCES: dict[str, Source] = {
-    "digits": Source(lambda data_dir: datasets.digits.load(), False, 200, 50, 24, 64),
-    "google_cluster": Source(
-        lambda data_dir: datasets.google_cluster.load(data_dir or ""),
-        True,
-        6000,
-        600,
-        60,
-        200,
-    ),
-}
-
+#: The flags that `learner` takes by name.
+LEARNER_FLAGS = (
+    "learning_rate",
+    "hidden",
+    "neighbours",
+    "svm_c",
+    "num_landmarks",
+    "num_trees",
+    "max_depth",
+    "max_features",
+    "vgg_width",
+    "vgg_blocks",
+    "augment",
+)
 
 #: What each flag with a fixed set of values may be.
 CHOICES: dict[str, tuple[str, ...]] = {
-    "dataset": tuple(SOURCES),
     "order": ORDERS,
+    "scaling": SCALINGS,
     "noise": tuple(NOISES),
     "randomness": sweep.RANDOMNESS,
     "uncertainty": tuple(SCORES),
@@ -131,13 +127,53 @@ def learner(
     name: str,
     *,
     training: Training,
-    learning_rate: float,
-    hidden: tuple[int, ...],
-    neighbours: int,
+    learning_rate: float | None = None,
+    hidden: tuple[int, ...] = (28, 28),
+    neighbours: int = 5,
+    svm_c: float = 1.0,
+    num_landmarks: int = 512,
+    num_trees: int = 100,
+    max_depth: int = 5,
+    max_features: int = 10,
+    vgg_width: float = 1.0,
+    vgg_blocks: int = 3,
+    augment: bool = False,
 ) -> Learner:
-    """The learner of that name (one of `LEARNERS`), with what applies to it."""
-    if name == "mlp":
-        return mlp(hidden, learning_rate=learning_rate, training=training)
-    if name == "knn":
-        return knn(neighbours)
-    return nearest_centroid()
+    """The learner of that name (one of `LEARNERS`), with what applies to it.
+
+    Args:
+      name: of the learner.
+      training: of networks.
+      learning_rate: of networks; None is each network's own default.
+      hidden: of mlp.
+      neighbours: of knn.
+      svm_c: of both SVMs.
+      num_landmarks: of rbf_svm.
+      num_trees: of random_forest, like `max_depth` and `max_features`.
+      max_depth: of its trees.
+      max_features: candidates at a split.
+      vgg_width: of vgg, like `vgg_blocks` and `augment`.
+      vgg_blocks: its depth.
+      augment: whether its training images are moved and mirrored.
+    """
+    rate: dict[str, Any] = (
+        {} if learning_rate is None else {"learning_rate": learning_rate}
+    )
+    makers: dict[str, Callable[[], Learner]] = {
+        "mlp": lambda: mlp(hidden, training=training, **rate),
+        "knn": lambda: knn(neighbours),
+        "nearest_centroid": nearest_centroid,
+        "linear_svm": lambda: linear_svm(svm_c),
+        "rbf_svm": lambda: rbf_svm(C=svm_c, num_landmarks=num_landmarks),
+        "random_forest": lambda: random_forest(
+            num_trees, max_depth=max_depth, max_features=max_features
+        ),
+        "vgg": lambda: vgg(
+            width=vgg_width,
+            blocks=vgg_blocks,
+            training=training,
+            augment=augment,
+            **rate,
+        ),
+    }
+    return makers[name]()

@@ -2,17 +2,16 @@ r"""The main job: a stream with wrong labels, every scheme and noise seed at onc
 
   python -m experiments.stream --num_seeds=16 --noise_rates=0.2,0.4
   python -m experiments.stream --dataset=google_cluster --data_dir=DIR
+  python -m experiments.stream --dataset=rows.csv --label_column=class
 
 Prints what it is about to do, its progress and a table; writes summary.csv,
 history.csv, per_class.csv, confusion.csv, config.json, accuracy.png and selection.png
 to --output_dir.
 """
 
-import contextlib
 import dataclasses
 import os
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,20 +19,13 @@ import numpy as np
 from absl import app, logging
 from absl import flags as absl_flags
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
-from experiments import flags, names
+from experiments import flags, names, sources
+from experiments.progress import Reporter
 from rad_jax import Training, datasets, report, sweep
 from rad_jax.files import check_output_dir
 from rad_jax.statistics import SweepResult
-from rad_jax.types import Learner
+from rad_jax.types import UNLABELLED, Learner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +34,16 @@ class Config:
 
     dataset: str = "digits"
     data_dir: str | None = None
+    device: str = "all"
+    image_size: int = 32
+    num_people: int | None = None
+    skip_bad_images: bool = False
+    label_column: str | None = None
+    drop_columns: tuple[str, ...] = ()
+    time_column: str | None = None
+    cache_dir: str | None = None
     order: str = "shuffle"
+    scaling: str | None = None
     initial_size: int | None = None
     batch_size: int | None = None
     num_batches: int | None = None
@@ -63,9 +64,17 @@ class Config:
     steps_per_batch: int = 100
     initial_steps: int = 500
     minibatch_size: int | None = None
-    learning_rate: float = 1e-3
+    learning_rate: float | None = None
     hidden: tuple[int, ...] = (28, 28)
     neighbours: int = 5
+    svm_c: float = 1.0
+    num_landmarks: int = 512
+    num_trees: int = 100
+    max_depth: int = 5
+    max_features: int = 10
+    vgg_width: float = 1.0
+    vgg_blocks: int = 3
+    augment: bool = False
     seed: int = 0
     output_dir: str = "results/stream"
 
@@ -91,6 +100,7 @@ def config_from_flags() -> Config:
     given["noise_rates"] = _numbers("noise_rates", given["noise_rates"], float)
     given["hidden"] = _numbers("hidden", given["hidden"], int)
     given["schemes"] = tuple(given["schemes"])
+    given["drop_columns"] = tuple(given["drop_columns"])
     return Config(**given)
 
 
@@ -102,48 +112,62 @@ _LEAST = {
     "batch_size": 1,
     "num_batches": 1,
     "test_size": 1,
+    "image_size": 1,
+    "num_people": 1,
     "num_seeds": 1,
     "query_budget": 0,
     "steps_per_batch": 1,
     "initial_steps": 1,
     "minibatch_size": 1,
     "neighbours": 1,
+    "num_landmarks": 1,
+    "num_trees": 1,
+    "max_depth": 1,
+    "max_features": 1,
+    "vgg_blocks": 1,
     "seed": 0,
 }
 
 
+def _fill(config: Config, sizes: sources.Sizes) -> Config:
+    """Gives sizes that are None their defaults."""
+    filled = {
+        name: size
+        for name, size in sizes._asdict().items()
+        if getattr(config, name) is None
+    }
+    config = dataclasses.replace(config, **filled)
+    if config.query_budget is None:
+        tenth = max(1, round((config.batch_size or 0) / 10))
+        config = dataclasses.replace(config, query_budget=tenth)
+    return config
+
+
 def complete(config: Config) -> Config:
-    """Fills in what depends on the data set, and checks what needs no data.
+    """Fills in what depends on the data set's name, and checks what needs no data.
 
     Raises:
       ValueError: naming the flag, what came and what is allowed.
     """
     for name, choices in names.CHOICES.items():
-        if getattr(config, name) not in choices:
+        value = getattr(config, name)
+        if value not in choices and (name != "scaling" or value is not None):
             raise ValueError(
-                f"--{name}={getattr(config, name)} is unknown; known: "
-                f"{', '.join(choices)}"
+                f"--{name}={value} is unknown; known: {', '.join(choices)}"
             )
-    source = names.SOURCES[config.dataset]
-    filled = {
-        name: getattr(source, name)
-        for name in ("initial_size", "batch_size", "num_batches", "minibatch_size")
-        if getattr(config, name) is None
-    }
-    config = dataclasses.replace(config, **filled)
+    source = sources.check(config)
+    if source.sizes is not None:
+        config = _fill(config, source.sizes)
     for name, least in _LEAST.items():
         value = getattr(config, name)
         if value is not None and value < least:
             raise ValueError(f"--{name} must be at least {least}, got {value}")
         if value is not None and value >= 2**31 and name not in _SIZES:
             raise ValueError(f"--{name} must be below 2^31, got {value}")
-    if config.query_budget is None:
-        tenth = max(1, round((config.batch_size or 0) / 10))
-        config = dataclasses.replace(config, query_budget=tenth)
-    if not 0 < config.learning_rate <= 1e3:
-        raise ValueError(
-            f"--learning_rate must be > 0 and <= 1000, got {config.learning_rate}"
-        )
+    for name, most in (("learning_rate", 1e3), ("svm_c", 1e6), ("vgg_width", 16.0)):
+        value = getattr(config, name)
+        if value is not None and not 0 < value <= most:
+            raise ValueError(f"--{name} must be > 0 and <= {most:g}, got {value}")
     if not config.hidden or min(config.hidden) < 1:
         raise ValueError(f"--hidden must be widths of at least 1, got {config.hidden}")
     if not config.noise_rates:
@@ -151,11 +175,6 @@ def complete(config: Config) -> Config:
     for rate in config.noise_rates:
         if not 0 <= rate <= 1:
             raise ValueError(f"--noise_rates must lie in [0, 1], got {rate}")
-    if source.needs_data_dir and not config.data_dir:
-        raise ValueError(
-            f"--dataset={config.dataset} needs --data_dir (or the variable "
-            "RAD_JAX_DATA): the folder that holds its raw files"
-        )
     return dataclasses.replace(
         config,
         schemes=_with_baselines(config.schemes),
@@ -175,8 +194,50 @@ def _with_baselines(schemes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*names.BASELINES, *schemes)))
 
 
-def load(config: Config) -> datasets.StreamData:
+def read(config: Config) -> datasets.Dataset:
+    """The rows, as their source has them.
+
+    Raises:
+      ValueError: for files that cannot be read.
+    """
+    return sources.find(config.dataset).load(config)
+
+
+def suit(config: Config, dataset: datasets.Dataset) -> Config:
+    """Fills in sizes that depend on the number of rows.
+
+    Args:
+      config: as `complete` returns it.
+      dataset: as `read` returns it.
+    """
+    rows = len(dataset.labels)
+    return _fill(config, sources.suited(rows, config.initial_size, config.batch_size))
+
+
+def cut(config: Config, dataset: datasets.Dataset) -> datasets.StreamData:
     """The data set, cut into arrivals.
+
+    Args:
+      config: as `suit` returns it.
+      dataset: as `read` returns it.
+
+    Raises:
+      ValueError: for sizes beyond the data.
+    """
+    return datasets.split(
+        dataset,
+        initial_size=config.initial_size or 0,
+        batch_size=config.batch_size or 0,
+        num_batches=config.num_batches,
+        test_size=config.test_size,
+        order=config.order,
+        seed=config.seed,
+        scaling=config.scaling,
+    )
+
+
+def load(config: Config) -> datasets.StreamData:
+    """`read`, `suit` and `cut` in one.
 
     Args:
       config: as `complete` returns it.
@@ -184,23 +245,16 @@ def load(config: Config) -> datasets.StreamData:
     Raises:
       ValueError: for sizes beyond the data, or files that cannot be read.
     """
-    return datasets.split(
-        names.SOURCES[config.dataset].load(config.data_dir),
-        initial_size=config.initial_size or 0,
-        batch_size=config.batch_size or 0,
-        num_batches=config.num_batches,
-        test_size=config.test_size,
-        order=config.order,
-        seed=config.seed,
-    )
+    dataset = read(config)
+    return cut(suit(config, dataset), dataset)
 
 
 def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
     """Everything up to the run itself; all bad input is found here.
 
     Args:
-      config: as `complete` returns it.
-      data: as `load` returns it.
+      config: as `suit` returns it.
+      data: as `cut` returns it.
 
     Raises:
       ValueError: for a value out of range.
@@ -213,13 +267,8 @@ def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
     )
 
     def learner(name: str) -> Learner:
-        return names.learner(
-            name,
-            training=training,
-            learning_rate=config.learning_rate,
-            hidden=config.hidden,
-            neighbours=config.neighbours,
-        )
+        options = {flag: getattr(config, flag) for flag in names.LEARNER_FLAGS}
+        return names.learner(name, training=training, **options)
 
     arms = [
         names.arm(
@@ -274,7 +323,18 @@ def announce(
         f"{num_runs:,} runs, {planned.num_steps:,} gradient steps, about "
         f"{_size(planned.estimated_bytes)} of memory; compiling comes first",
     ]
-    absent = set(np.unique(data.labels)) - set(np.unique(data.initial_labels))
+    arriving = data.labels[data.labels != UNLABELLED]
+    if arriving.size < data.labels.size:
+        lines.append(
+            f"note: {data.labels.size - arriving.size:,} of the rows that arrive have "
+            "no label: they are neither trained on nor counted"
+        )
+    if data.num_copies:
+        lines.append(
+            f"note: {data.num_copies:,} rows after the last arrival repeat rows that "
+            "were trained on: they are no test rows"
+        )
+    absent = set(np.unique(arriving)) - set(np.unique(data.initial_labels))
     if absent:
         classes = ", ".join(data.class_names[k] for k in sorted(absent))
         lines.append(
@@ -307,10 +367,12 @@ def run(config: Config, console: Console | None = None) -> SweepResult:
     console = console or Console(quiet=True)
     output_dir = check_output_dir(config.output_dir)
     config = complete(config)
-    data = load(config)
+    dataset = read(config)
+    config = suit(config, dataset)
+    data = cut(config, dataset)
     planned = prepare(config, data)
     announce(config, data, planned, console)
-    with _progress(planned.num_arrivals, console) as on_progress:
+    with Reporter(planned.num_arrivals, console) as on_progress:
         result = planned.run(on_progress)
     result.config = dataclasses.asdict(config)
     report.write_report(result, output_dir)  # before anything is printed: it may fail
@@ -321,43 +383,6 @@ def run(config: Config, console: Console | None = None) -> SweepResult:
         highlight=False,
     )
     return result
-
-
-class _progress:
-    """A bar on a terminal; ten lines in a log file."""
-
-    def __init__(self, total: int, console: Console) -> None:
-        self._total, self._console = total, console
-        self._begin, self._printed = time.monotonic(), 0
-        self._bar = Progress(
-            TextColumn("arrivals"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("arrivals", total=total)
-
-    def __enter__(self):
-        self._bar.__enter__()
-        return self._report
-
-    def __exit__(self, *exception):
-        self._bar.__exit__(*exception)
-
-    def _report(self, done: int) -> None:
-        self._bar.update(self._task, completed=done)
-        tenth = 10 * done // self._total
-        if not self._console.is_terminal and tenth > self._printed:
-            self._printed = tenth
-            seconds = time.monotonic() - self._begin
-            with contextlib.suppress(OSError):  # a full log must not end the run
-                self._console.print(
-                    f"arrival {done}/{self._total}, {seconds:.0f} s", highlight=False
-                )
 
 
 def main(argv: Sequence[str]) -> None:

@@ -5,10 +5,14 @@ __version__ = "0.1.0"
 from rad_jax import ensemble, experts, learners, noise, selection, uncertainty
 from rad_jax.learners import (
     Training,
+    from_sklearn,
     knn,
+    linear_svm,
     mlp,
     nearest_centroid,
     network,
+    random_forest,
+    rbf_svm,
     vgg,
 )
 from rad_jax.rad import Rad, rad
@@ -37,8 +41,10 @@ __all__ = [
     "basic",
     "ensemble",
     "experts",
+    "from_sklearn",
     "knn",
     "learners",
+    "linear_svm",
     "mlp",
     "nearest_centroid",
     "network",
@@ -46,6 +52,8 @@ __all__ = [
     "noise",
     "oracle_selection",
     "rad",
+    "random_forest",
+    "rbf_svm",
     "selection",
     "uncertainty",
     "vgg",

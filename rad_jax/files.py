@@ -64,12 +64,12 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def require(module: str) -> Any:
-    """Imports a module of the extra ``experiments``."""
+def require(module: str, what: str = "reports") -> Any:
+    """Imports a module of the extra ``experiments``, which is needed for something."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"{module.split('.')[0]} is needed for reports: "
+            f"{module.split('.')[0]} is needed for {what}: "
             "pip install 'rad-jax[experiments]'"
         ) from error

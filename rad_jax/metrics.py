@@ -59,14 +59,14 @@ def selection_figures(
       given: ``[M]`` int, labels as they arrived, -1 for none.
       label: ``[M]`` int, labels trained on.
       status: ``[M]`` int, `RowStatus`.
-      true_label: ``[M]`` int.
+      true_label: ``[M]`` int, -1 where it is not known.
       counted: ``[M]`` bool, leaves out empty slots and the clean batch.
 
     Returns:
-      Scalars: kept (rows trained on), purity = P(label trained on is true | kept),
-      recall = P(kept | given label is true), queries (rows an expert was asked
-      about), wasted_queries (of those, whose given label was true). Purity and recall
-      are NaN where nothing can be counted.
+      Scalars: kept (rows trained on), purity = P(label trained on is true | kept,
+      true label known), recall = P(kept | given label is true), queries (rows an
+      expert was asked about), wasted_queries (of those, whose given label was true).
+      Purity and recall are NaN where nothing can be counted.
     """
     chex.assert_rank((given, label, status, true_label, counted), 1)
     chex.assert_equal_shape((given, label, status, true_label, counted))
@@ -74,15 +74,16 @@ def selection_figures(
     kept = counted & ((status == RowStatus.KEPT) | verified)
     queried = counted & ((status == RowStatus.PENDING) | verified)
     right = counted & (given == true_label) & (given != UNLABELLED)
-    num_kept, num_right = jnp.sum(kept), jnp.sum(right)
-    pure = jnp.sum(kept & (label == true_label))
+    known = kept & (true_label != UNLABELLED)
+    num_right = jnp.sum(right)
+    pure = jnp.sum(known & (label == true_label))
 
     def ratio(part, whole):
         return jnp.where(whole > 0, part / jnp.maximum(whole, 1), jnp.nan)
 
     return {
-        "kept": num_kept,
-        "purity": ratio(pure, num_kept),
+        "kept": jnp.sum(kept),
+        "purity": ratio(pure, jnp.sum(known)),
         "recall": ratio(jnp.sum(kept & right), num_right),
         "queries": jnp.sum(queried),
         "wasted_queries": jnp.sum(queried & right),

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from rad_jax import ensemble, experts, memory
 from rad_jax.engine import Engine, build
+from rad_jax.learners.external import compile_apart
 from rad_jax.state import Arrival, Info, Params, PerSeed, Shared, State
 from rad_jax.types import (
     MAX_CLASSES,
@@ -242,7 +243,7 @@ def rad(
     )
     core = _compose(
         build(
-            tuple(learner._replace(params=None) for learner in learners),
+            compile_apart(tuple(learner._replace(params=None) for learner in learners)),
             selection._replace(params=None),
             expert._replace(params=None),
             num_classes,

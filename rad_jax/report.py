@@ -208,10 +208,54 @@ def summary_table(result: SweepResult, *, plus_minus: str = "±") -> "Table":
     return table
 
 
-def print_summary(result: SweepResult, console: "Console | None" = None) -> None:
-    """Prints the majority baseline and below it `summary_table`.
+_SHORT = {LOWER_BASELINE: "No-Sel", UPPER_BASELINE: "Opt-Sel"}
+_MAX_CLASSES, _MAX_NAME = 20, 20  # lines of the table below, letters of a class name
 
-    The table keeps its width where the output is not a terminal (a file, a pipe), and
+
+def class_table(result: SweepResult, *, encoding: str = "utf-8") -> "Table":
+    """Recall of each class under each scheme, at the last noise rate.
+
+    Args:
+      result: what the sweep measured.
+      encoding: of the output; what it lacks is escaped.
+
+    Returns:
+      A `rich.table.Table` of the classes with the most test rows.
+    """
+    table = require("rich.table").Table(
+        box=require("rich.box").SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
+    escape = require("rich.markup").escape
+    table.add_column("class", no_wrap=True)
+    table.add_column("test\nrows", justify="right", no_wrap=True)
+    for scheme in result.schemes:
+        heading = _SHORT.get(scheme, scheme.replace("_", "\n"))
+        table.add_column(escape(heading), justify="right", no_wrap=True)
+    rows: dict[str, list[statistics.PerClassRow]] = {}
+    for row in statistics.per_class(result):
+        if row.prediction == "user" and row.noise_rate == result.noise_rates[-1]:
+            rows.setdefault(row.class_name, []).append(row)
+    by_support = sorted(rows, key=lambda name: -rows[name][0].support)
+    shown = set(by_support[:_MAX_CLASSES])
+    for name, of_schemes in rows.items():
+        if name in shown:
+            label = " ".join(name.split())
+            label = label.encode(encoding, "backslashreplace").decode(encoding)
+            if len(label) > _MAX_NAME:
+                label = label[: _MAX_NAME - 3] + "..."
+            recalls = (row.recall_mean for row in of_schemes)
+            table.add_row(
+                escape(label),
+                f"{of_schemes[0].support:.0f}",
+                *("-" if math.isnan(x) else f"{x:.3f}" for x in recalls),
+            )
+    return table
+
+
+def print_summary(result: SweepResult, console: "Console | None" = None) -> None:
+    """Prints the majority baseline, and below it `summary_table` and `class_table`.
+
+    The tables keep their width where the output is not a terminal (a file, a pipe), and
     where the terminal is narrower.
 
     Args:
@@ -232,6 +276,16 @@ def print_summary(result: SweepResult, console: "Console | None" = None) -> None
     )
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    _print_table(table, console)
+    line = f"Recall of each class (noise {result.noise_rates[-1]:g})"
+    if len(result.class_names) > _MAX_CLASSES:
+        line += f", the {_MAX_CLASSES} largest of {len(result.class_names)}"
+    console.print(f"{line}; per_class.csv has more.", highlight=False, soft_wrap=True)
+    _print_table(class_table(result, encoding=console.encoding), console)
+
+
+def _print_table(table: "Table", console: "Console") -> None:
+    """Prints a table in its own width, whatever the console's."""
     # `print(width=...)` never exceeds the console's own width, so render here.
     wide = console.options.update(max_width=max(console.width, _TABLE_WIDTH))
     segments = require("rich.segment").Segments(console.render(table, wide))

@@ -152,7 +152,7 @@ def _check(arms, rates, num_seeds, alpha, randomness) -> None:
 
 
 def _check_data(data, num_classes: int) -> StreamArrays:
-    """The arrays of a stream: finite features of one width, true labels in range."""
+    """The arrays of a stream: finite features of one shape, true labels in range."""
     arrays = StreamArrays(
         *(np.asarray(getattr(data, name)) for name in StreamArrays._fields)  # type: ignore[arg-type]
     )
@@ -174,7 +174,8 @@ def _check_data(data, num_classes: int) -> StreamArrays:
         ("", flat, labels.ravel()),
     ):
         checks.features(f"{prefix}features", x, row_shape=row_shape)
-        checks.labels(f"{prefix}labels", y, len(x), num_classes, missing=False)
+        missing = not prefix  # rows that arrive may lack a label
+        checks.labels(f"{prefix}labels", y, len(x), num_classes, missing=missing)
     return arrays
 
 
@@ -198,7 +199,9 @@ def prepare(
     """Lays out a sweep and says what it costs; nothing is computed yet.
 
     Args:
-      data: a `rad_jax.datasets.StreamData`, or anything with its fields.
+      data: a `rad_jax.datasets.StreamData`, or anything with its fields. Rows that
+        arrive with true label -1 have none: noise leaves them alone, an expert asked
+        about them has no answer, and no figure but queries counts them.
       arms: the schemes compared.
       label_model: L of arms with two models.
       classifier: C; the only model of arms with one.
@@ -245,6 +248,17 @@ def prepare(
         )
     capacity = trained + arrays.labels.size
 
+    spec = Spec(arrays.features.shape[2:], num_classes, capacity)
+    for argument, learner in (("label_model", label_model), ("classifier", classifier)):
+        if not learner.traceable:
+            raise ValueError(
+                f"{argument}: {learner.name} is no JAX learner: it cannot be vmapped "
+                "over runs; use it step by step (rad_jax.rad, rad_jax.online)"
+            )
+        jax.eval_shape(  # what does not fit the data is found here
+            functools.partial(learner.init, spec, learner.params), jax.random.key(0)
+        )
+
     key = jax.random.key(seed)
     members = [
         [i for i, arm in enumerate(arms) if arm.one_model is one_model]
@@ -287,7 +301,6 @@ def prepare(
     )
     params = tuple(as_arrays(algo.params._replace(selection=())) for algo in algos)
     keys = Keys(jax.random.fold_in(key, 0), jax.random.fold_in(key, 1))
-    spec = Spec(arrays.features.shape[2:], num_classes, capacity)
     per_run = len(rates) * num_seeds
     num_steps = 0
     for group, algo in zip(groups, algos, strict=True):

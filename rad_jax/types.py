@@ -221,6 +221,7 @@ class Learner(NamedTuple):
       params: pytree of numbers that may be vmapped.
       preparation: shared work on features, or None.
       steps: ``(arrival) -> int``: gradient steps at an arrival, for cost estimates.
+      traceable: its functions are JAX's and can be put under `jit` and `vmap`.
     """
 
     name: str
@@ -231,6 +232,7 @@ class Learner(NamedTuple):
     params: PyTree = ()
     preparation: Preparation | None = None
     steps: Callable[[int], int] = no_steps
+    traceable: bool = True
 
 
 class Evidence(NamedTuple):

@@ -19,6 +19,7 @@ if _FLAG not in os.environ.get("XLA_FLAGS", ""):
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
+import matplotlib as mpl  # noqa: E402
 import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -31,6 +32,16 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("rad_jax")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_tests(tmp_path_factory):
+    """Keeps prepared data sets out of the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        # matplotlib's list of fonts takes seconds to make: it stays where it was.
+        patch.setenv("MPLCONFIGDIR", mpl.get_cachedir())
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from rad_jax.datasets import (
     google_cluster,
     split,
 )
+from rad_jax.datasets.duplicates import first_places
 
 PART = "task_events/part-00000-of-00500.csv.gz"
 AFTER_END = 2**63 - 1
@@ -382,14 +383,22 @@ def make(rows=100, width=3, classes=2, **changes):
     ("changes", "message"),
     [
         ({"features": [[1.0]]}, "features is a list"),
-        ({"features": np.ones((100, 3), np.float32)}, "features .*float32.*float64"),
+        ({"features": np.ones((100, 3), np.float16)}, "dtype float16; .*float64"),
+        ({"features": np.ones((100, 3), np.uint8)}, "dtype uint8; .*float64"),
+        ({"features": np.ones((100, 2, 2, 3))}, "dtype float64; .*images .*uint8"),
         ({"features": np.ones(100)}, r"features has shape \(100,\)"),
         ({"features": np.ones((100, 0))}, "at least one row and one column"),
         ({"features": np.full((100, 3), np.inf)}, "row 0, column 0 .* is inf"),
+        ({"features": np.full((100, 3), np.nan)}, "row 0, column 0 .* is nan"),
+        (
+            {"features": np.full((100, 3), np.inf), "missing": True},
+            "row 0, column 0 .* is inf",
+        ),
         ({"labels": np.zeros(100, np.int64)}, "labels .*int64.*int32"),
         ({"labels": np.zeros(99, np.int32)}, r"labels has shape \(99,\).*\(100,\)"),
         ({"labels": np.full(100, 2, np.int32)}, r"labels run from 2 to 2;.*0\.\.1"),
-        ({"labels": np.full(100, -1, np.int32)}, "labels run from -1 to -1"),
+        ({"labels": np.full(100, -2, np.int32)}, "run from -2 to -2; .*-1 for no"),
+        ({"labels": np.full(100, -1, np.int32)}, "none of the 100 rows has a label"),
         ({"class_names": ["a", "b"]}, "class_names is .* tuple of str"),
         ({"class_names": ("a", "a")}, "class_names is .* no name twice"),
         ({"class_names": ()}, "at least one name"),
@@ -399,6 +408,36 @@ def make(rows=100, width=3, classes=2, **changes):
 def test_a_dataset_checks_itself(changes, message):
     with pytest.raises(DataError, match=message):
         make(**changes)
+
+
+@pytest.mark.parametrize(
+    ("features", "changes", "message"),
+    [
+        (
+            np.ones((100, 2, 2, 3), np.uint8),
+            {"feature_names": ("a",)},
+            r"\(\) is needed",
+        ),
+        (np.ones((100, 2, 0, 3), np.uint8), {}, "at least one row and one column"),
+        (np.ones((100, 2, 2, 3), np.float32), {"missing": True}, "not for images"),
+        (
+            np.full((100, 2, 2, 1), np.nan, np.float32),
+            {},
+            r"row 0, pixel \(0, 0, 0\) is nan",
+        ),
+    ],
+)
+def test_images_are_checked(features, changes, message):
+    with pytest.raises(DataError, match=message):
+        make(**({"features": features, "feature_names": ()} | changes))
+
+
+def test_what_a_dataset_may_hold():
+    images = make(features=np.zeros((100, 4, 5, 3), np.uint8), feature_names=())
+    assert images.is_images
+    assert not make(features=np.ones((100, 3), np.float32)).is_images
+    assert make(labels=np.arange(-1, 99, dtype=np.int32) % 3 - 1).num_classes == 2
+    assert make(features=np.full((100, 3), np.nan), missing=True).missing
 
 
 def test_a_class_that_does_not_occur_counts():
@@ -452,7 +491,7 @@ def test_digits_with_few_clean_rows_do_not_explode():
             batch_size=50,
             num_batches=24,
             seed=seed,
-            scale=False,
+            scaling="none",
         )
         std = raw.initial_features.std(axis=0)
         centred = raw.features - raw.initial_features.mean(axis=0)
@@ -472,7 +511,7 @@ def test_standardizer_scales_before_it_rounds():
     [
         (np.ones(3), r"shape \(3,\)"),
         (np.ones((0, 3)), r"shape \(0, 3\)"),
-        (np.array([[1.0, np.nan]]), r"column 1, stands nan"),
+        (np.array([[1.0, np.nan]]), r"column 1 \(from 0\) holds nan"),
         (np.array([[1e300], [-1e300]]), "mean and standard deviation must be finite"),
     ],
 )
@@ -485,7 +524,7 @@ def test_standardizer_refuses_to_transform():
     scaling = Standardizer.fit(np.random.default_rng(0).normal(size=(50, 3)))
     with pytest.raises(DataError, match=r"shape \(5, 2\).*3 columns"):
         scaling.transform(np.ones((5, 2)))
-    with pytest.raises(DataError, match=r"float32.*column 2, stands inf"):
+    with pytest.raises(DataError, match=r"float32.*column 2 \(from 0\) holds inf"):
         scaling.transform(np.array([[0, 0, 1e200]]))
     assert scaling.transform(np.ones((2, 5, 3))).shape == (2, 5, 3)
 
@@ -510,7 +549,7 @@ def test_split_in_the_order_of_arrival():
         batch_size=20,
         num_batches=3,
         order="time",
-        scale=False,
+        scaling="none",
     )
     assert row_numbers(data) == [
         list(range(10)),
@@ -530,9 +569,9 @@ def test_split_in_the_order_of_arrival():
 def test_split_shuffled_is_the_permutation_of_the_seed():
     order = np.random.default_rng(5).permutation(100).tolist()
     sizes = {"initial_size": 10, "batch_size": 7, "num_batches": 4, "test_size": 30}
-    data = split(numbered(), **sizes, seed=5, scale=False)
+    data = split(numbered(), **sizes, seed=5, scaling="none")
     assert row_numbers(data) == [order[:10], order[10:38], order[38:68]]
-    other = split(numbered(), **sizes, seed=6, scale=False)
+    other = split(numbered(), **sizes, seed=6, scaling="none")
     assert row_numbers(other) != row_numbers(data)
 
 
@@ -598,3 +637,182 @@ def test_split_refuses(asked, error, message):
     sizes = {"initial_size": 10, "batch_size": 20, "num_batches": 3}
     with pytest.raises(error, match=message):
         split(numbered(), **(sizes | asked))
+
+
+# ---------------------------------------------------- split: labels, copies, images
+
+FEW = st.sampled_from([0.0, -0.0, 1.0, 2.5])
+
+
+@given(st.lists(st.tuples(FEW, FEW, FEW), min_size=1, max_size=30), st.booleans())
+def test_first_places_are_those_of_equal_rows(rows, wide):
+    features = np.array(rows, np.float64 if wide else np.float32)
+    expected = [rows.index(row) for row in rows]  # 0.0 == -0.0 here, too
+    assert first_places(features).tolist() == expected
+    images = features.astype(np.uint8).reshape(len(rows), 1, 3, 1)
+    flat = [row.tolist() for row in images.reshape(-1, 3)]
+    assert first_places(images).tolist() == [flat.index(row) for row in flat]
+
+
+def test_first_places_beyond_one_piece_and_with_missing_values():
+    features = np.random.default_rng(0).normal(size=(4000, 115))
+    features[:, 7] = np.nan
+    features[3000:] = features[:1000]
+    features[3000:, 7] = -np.nan  # another bit pattern
+    assert features[0, 7].tobytes() != features[3000, 7].tobytes()
+    expected = [*range(3000), *range(1000)]
+    assert first_places(features).tolist() == expected
+
+
+def test_rows_that_differ_by_one_bit_differ():
+    features = np.ones((64 * 3, 3))
+    for bit in range(64):
+        for column in range(3):
+            row = features[3 * bit + column]
+            row.view(np.uint64)[column] ^= np.uint64(1 << bit)
+    features[np.isnan(features)] = 0  # none is
+    assert first_places(features).tolist() == list(range(64 * 3))
+
+
+SIZES = {"initial_size": 4, "batch_size": 3, "num_batches": 2}
+
+
+def rule(values, labels, rows, num_batches, test_size):
+    """The rule of `split` with `SIZES`, row by row: rows that arrive, T, test rows."""
+    clean = [r for r in rows if labels[r] >= 0][:4]
+    arrive = [*clean, *(r for r in rows if r not in clean)]
+
+    def new(end):
+        seen = {values[r] for r in arrive[:end]}
+        return [r for r in arrive[end:] if labels[r] >= 0 and values[r] not in seen]
+
+    needed = test_size or (1 if num_batches else max(1, len(new(4)) // 5))
+    fitting = [t for t in range(1, 20) if len(new(4 + 3 * t)) >= needed]
+    batches = num_batches or max(fitting, default=1)
+    end = 4 + 3 * batches
+    enough = batches in fitting
+    return arrive[:end], batches, new(end)[:test_size] if enough else None
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.integers(0, 15), min_size=20, max_size=50),
+    st.sampled_from(["shuffle", "time"]),
+    st.sampled_from([None, 1, 4]),
+    st.sampled_from([None, 2]),
+    st.integers(0, 3),
+)
+def test_copies_never_lie_on_both_sides(values, order, test_size, num_batches, seed):
+    features = np.array(values, np.float64)[:, None]
+    labels = (np.arange(len(values)) % 3 - 1).astype(np.int32)
+    dataset = make(len(values), 1, features=features, labels=labels)
+    rows = np.arange(len(values))
+    if order == "shuffle":
+        rows = np.random.default_rng(seed).permutation(len(values))
+    arrive, batches, test = rule(values, labels, rows, num_batches, test_size)
+
+    def cut():
+        sizes = SIZES | {"test_size": test_size, "num_batches": num_batches}
+        return split(dataset, **sizes, order=order, seed=seed, scaling="none")
+
+    if test is None:
+        with pytest.raises(ValueError, match="asked for"):
+            cut()
+        return
+    data = cut()
+    trained = np.concatenate([data.initial_features, *data.features])
+    assert not set(trained.ravel()) & set(data.test_features.ravel())
+    assert min(data.initial_labels) >= 0
+    assert min(data.test_labels) >= 0
+    assert data.labels.shape == (batches, 3)
+    assert data.labels.ravel().tolist() == labels[arrive[4:]].tolist()
+    assert trained.ravel().tolist() == [values[r] for r in arrive]
+    assert data.test_features.ravel().tolist() == [values[r] for r in test]
+    seen = {values[r] for r in arrive}
+    left = set(range(len(values))) - set(arrive)
+    copies = [r for r in left if labels[r] >= 0 and values[r] in seen]
+    assert data.num_copies == len(copies)
+
+
+def test_too_few_new_rows_are_explained():
+    dataset = make(40, 1, features=np.arange(40.0)[:, None] % 20)
+    with pytest.raises(ValueError, match=r"of the 20 rows .* only 0 can be test rows"):
+        split(dataset, initial_size=5, batch_size=5, num_batches=3, order="time")
+    labels = np.full(40, -1, np.int32)
+    labels[::10] = 0
+    with pytest.raises(ValueError, match=r"40 rows, 4 of them with a label; 5 were"):
+        split(make(40, 1, labels=labels), initial_size=4, batch_size=5, num_batches=3)
+
+
+def test_images_become_numbers_from_0_to_1():
+    images = np.random.default_rng(0).integers(0, 256, (40, 4, 5, 3), dtype=np.uint8)
+    dataset = make(40, features=images, feature_names=())
+    data = split(dataset, **SIZES, order="time")
+    assert data.features.shape == (2, 3, 4, 5, 3)
+    assert data.features.dtype == data.test_features.dtype == np.float32
+    np.testing.assert_allclose(data.initial_features, images[:4] / 255, rtol=1e-6)
+    np.testing.assert_allclose(data.test_features, images[10:] / 255, rtol=1e-6)
+    raw = split(dataset, **SIZES, order="time", scaling="none")
+    np.testing.assert_array_equal(raw.features.reshape(-1, 4, 5, 3), images[4:10])
+    real = make(40, features=images / np.float32(7), feature_names=())
+    same = split(real, **SIZES, order="time")
+    np.testing.assert_array_equal(same.test_features, real.features[10:])
+
+
+@pytest.mark.parametrize(
+    ("features", "scaling", "message"),
+    [
+        (np.ones((20, 2)), "unit", r"not for made, a table .*: standard, log, none"),
+        (np.ones((20, 2, 2, 1), np.uint8), "log", "allowed: unit, none"),
+        (np.ones((20, 2, 2, 1), np.float32), "unit", "allowed: none"),
+        (np.ones((20, 2)), "max", "scaling='max' is unknown; known: standard, log"),
+    ],
+)
+def test_a_scaling_that_does_not_fit_is_refused(features, scaling, message):
+    names = ("a", "b") if features.ndim == 2 else ()
+    dataset = make(20, features=features, feature_names=names)
+    with pytest.raises(ValueError, match=message):
+        split(dataset, **SIZES, scaling=scaling)
+
+
+def test_a_column_that_does_not_fit_into_float32_is_named():
+    features = np.ones((20, 2))
+    features[15, 1] = 1e200
+    for scaling in ("standard", "none"):
+        with pytest.raises(DataError, match=r"float32.*column 'feature 1' holds inf"):
+            split(make(20, 2, features=features), **SIZES, scaling=scaling)
+    logs = split(make(20, 2, features=features), **SIZES, scaling="log")
+    assert np.isfinite(logs.features).all()
+
+
+def test_log_is_taken_before_standardising():
+    counts = np.expm1(np.random.default_rng(0).uniform(0, 20, (60, 2)))
+    counts[:, 1] *= -1
+    sizes = SIZES | {"initial_size": 20}
+    data = split(make(60, 2, features=counts), **sizes, order="time", scaling="log")
+    logs = np.log1p(np.abs(counts)) * [1, -1]
+    expected = (logs - logs[:20].mean(axis=0)) / logs[:20].std(axis=0)
+    np.testing.assert_allclose(data.initial_features, expected[:20], rtol=1e-5)
+    np.testing.assert_allclose(data.test_features, expected[26:], rtol=1e-5)
+
+
+@pytest.mark.parametrize("scaling", ["standard", "log", "none"])
+def test_missing_values_become_the_median_of_the_clean_rows(scaling):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(60, 3))
+    features[rng.random((60, 3)) < 0.3] = np.nan
+    features[:20, 2] = np.nan  # never seen among the clean rows: becomes 0
+    medians = np.nanmedian(features[:20, :2], axis=0)
+    filled = np.where(np.isnan(features), [*medians, 0.0], features)
+    sizes = SIZES | {"initial_size": 20}
+    given_missing = split(
+        make(60, 3, features=features, missing=True),
+        **sizes,
+        order="time",
+        scaling=scaling,
+    )
+    given_filled = split(
+        make(60, 3, features=filled), **sizes, order="time", scaling=scaling
+    )
+    for one, other in zip(given_missing[:6], given_filled[:6], strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -97,21 +97,24 @@ class TestPredictions:
 
 def recount(given, label, status, true_label, counted):
     """SPEC 3, 'Figures of selection', and the queries, row by row."""
-    kept = pure = right = right_and_kept = queries = wasted = 0
+    kept = known = pure = right = right_and_kept = queries = wasted = 0
     for g, y, s, t, c in zip(given, label, status, true_label, counted, strict=True):
         if not c:
             continue
         trained_on = s in (RowStatus.KEPT, RowStatus.VERIFIED)
         asked = s in (RowStatus.PENDING, RowStatus.VERIFIED)
         kept += trained_on
+        queries += asked
+        if t < 0:
+            continue
+        known += trained_on
         pure += trained_on and y == t
         right += g == t
         right_and_kept += trained_on and g == t
-        queries += asked
         wasted += asked and g == t
     return {
         "kept": kept,
-        "purity": pure / kept if kept else np.nan,
+        "purity": pure / known if known else np.nan,
         "recall": right_and_kept / right if right else np.nan,
         "queries": queries,
         "wasted_queries": wasted,
@@ -123,7 +126,7 @@ class TestSelectionFigures:
     def test_equal_a_loop_over_rows(self, statuses):
         for seed in SEEDS:
             rng = np.random.default_rng(seed)
-            true_label = rng.integers(0, 3, NUM_ROWS)
+            true_label = rng.integers(-1, 3, NUM_ROWS)
             given = rng.integers(-1, 3, NUM_ROWS)
             given = np.where(rng.random(NUM_ROWS) < 0.4, true_label, given)
             status = rng.choice(statuses, NUM_ROWS)

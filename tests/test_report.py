@@ -1,6 +1,7 @@
 """What a run leaves on disk and on the screen."""
 
 import csv
+import dataclasses
 import importlib
 import io
 import json
@@ -394,6 +395,41 @@ class TestTable:
     def test_a_terminal_that_knows_only_ascii(self, result):
         file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
         assert b"+-" in printed(result, file=file)
+
+    def test_recall_of_each_class(self, result):
+        text = printed(result)
+        lines = text[text.index("Recall of each class (noise 0.4)") :].splitlines()
+        assert "Opt-Sel" in "".join(lines[1:4])
+        confusion = result.confusion[:, 1].astype(float)  # [S, n, K, K]
+        recall = np.einsum("snkk->snk", confusion) / confusion.sum(axis=-1)
+        for k, name in enumerate(result.class_names):
+            (line,) = (x for x in lines if x.strip().startswith(name))
+            figures = line.strip().removeprefix(name).split()
+            assert figures[0] == f"{confusion[0, :, k].sum() / 3:.0f}"
+            expected = [f"{x:.3f}" for x in recall[:, :, k].mean(axis=1)]
+            assert figures[1:] == expected
+
+    def test_names_of_classes_that_terminals_mind(self, result):
+        names = ("[red]two\nlines", "é" * 30, "a")
+        other = dataclasses.replace(result, class_names=names)
+        file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        text = printed(other, file=file).decode()
+        assert "[red]two lines" in text
+        assert r"\xe9\xe9\xe9\xe9\..." in text
+        assert "é" * 17 + "..." in printed(other)
+
+    def test_many_classes_are_cut_to_the_largest(self):
+        confusion = np.ones((len(SCHEMES), 2, 3, 30, 30), np.int64)
+        confusion[..., 7, :] = confusion[..., 29, :] = 5
+        names = tuple(f"class{k:02}" for k in range(30))
+        result = make_result(
+            class_names=names, confusion=confusion, classifier_confusion=confusion
+        )
+        text = printed(result)
+        assert "the 20 largest of 30" in text
+        assert text.count("class0") + text.count("class1") == 19
+        assert text.count("class2") == 1
+        assert text.index("class29") > text.index("class07")
 
 
 def test_write_report_writes_every_file(result, tmp_path):

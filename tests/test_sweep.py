@@ -940,6 +940,45 @@ class TestTrueLabels:
                 )
 
 
+class TestRowsWithoutLabel:
+    def test_are_stored_and_change_no_figure_but_queries(self):
+        """As if they had not arrived: what their features are plays no part."""
+        data = blobs()
+        unlabelled = np.arange(BATCH) % 4 == 1
+        data = data._replace(labels=np.where(unlabelled, -1, data.labels))
+        other = data.features.copy()
+        other[:, unlabelled] = 3.0
+        first, second = (
+            prepare(d).run() for d in (data, data._replace(features=other))
+        )
+        # Those with a budget choose by features whom to ask.
+        same = [i for i, arm in enumerate(ARMS) if not arm.name.endswith("_limited")]
+        for name, values in first.history.items():
+            np.testing.assert_array_equal(
+                values[same], second.history[name][same], err_msg=name
+            )
+
+        scheme = first.schemes.index
+        labelled = BATCH - unlabelled.sum()
+        arrivals = np.arange(ARRIVALS + 1)  # the first is the clean batch
+        kept, purity, queries, noise_rate = (
+            first.history[name]
+            for name in ("kept", "purity", "queries", "realised_noise")
+        )
+        no_selection = scheme("no_selection")
+        assert (kept[no_selection] == labelled * arrivals).all()
+        wrong = (np.floor(np.array(RATES) * labelled + 1e-3) / labelled)[:, None]
+        for seed in range(NUM_SEEDS):
+            got = noise_rate[no_selection, :, seed, 1:]
+            np.testing.assert_allclose(got, np.tile(wrong, ARRIVALS), rtol=1e-6)
+            got = purity[no_selection, :, seed, 1:]
+            np.testing.assert_allclose(got, 1 - np.tile(wrong, ARRIVALS), rtol=1e-6)
+        assert (kept[scheme("active")] == labelled * arrivals).all()
+        assert (purity[scheme("oracle_selection"), ..., 1:] == 1).all()
+        # An expert is asked about each, and has no answer.
+        assert (queries[scheme("active")] >= unlabelled.sum() * arrivals).all()
+
+
 def assert_same_trees(a, b):
     for left, right in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         np.testing.assert_array_equal(np.array(left), np.array(right))

@@ -1,4 +1,4 @@
-"""Reads a `task_events` file of the Google cluster-usage trace 2011, and checks it.
+"""Reads the `task_events` of the Google cluster-usage trace 2011, and checks them.
 
 References:
   C. Reiss, J. Wilkes, J. Hellerstein, Google cluster-usage traces: format + schema,
@@ -10,7 +10,7 @@ import gzip
 import pathlib
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,9 @@ EVENT_TYPES = (
 )
 #: The time of what happened before the trace began, and after it ended.
 BEFORE_START, AFTER_END = 0, 2**63 - 1
+
+#: Job IDs and task indices fit into so many bits: one number holds both.
+JOB_BITS, INDEX_BITS = 40, 23
 
 _CHUNK = 50_000  # lines turned into arrays at once: bounds the memory taken by text
 
@@ -54,6 +57,15 @@ class Events(NamedTuple):
     event: np.ndarray
     user: np.ndarray
     request: np.ndarray
+
+    @property
+    def task(self) -> np.ndarray:
+        """``[E]`` int64, equal for events of one task (job ID and task index)."""
+        return (self.job << INDEX_BITS) | self.task_index
+
+    def part(self, which: slice) -> "Events":
+        """Those events alone."""
+        return Events(*(values[which] for values in self))
 
 
 class _Column(NamedTuple):
@@ -85,8 +97,8 @@ _LARGEST = sys.float_info.max
 _COLUMNS: tuple[_Column | None, ...] = (
     _Column("time", int, True),
     _Column("missing info", int, False),
-    _Column("job ID", int, True),
-    _Column("task index", int, True),
+    _Column("job ID", int, True, 2**JOB_BITS - 1),
+    _Column("task index", int, True, 2**INDEX_BITS - 1),
     _Column("machine ID", int, False),
     _Column("event type", int, True, len(EVENT_TYPES) - 1),
     None,  # user: any text
@@ -99,11 +111,48 @@ _COLUMNS: tuple[_Column | None, ...] = (
 )
 
 
-def read(path: pathlib.Path) -> Events:
+def in_order(paths: Sequence[pathlib.Path]) -> Iterator[Events]:
+    """Reads parts one after the other, so that no more than two are in memory.
+
+    Args:
+      paths: files as of `read`, each one later in time than the one before it.
+
+    Yields:
+      All their events, in the order of time, those of one time as in the files. Events
+      of one time are never in two pieces.
+
+    Raises:
+      DataError: As `read`, or a part begins before the one before it ends. (Events
+        after the trace's end may stand in any part.)
+    """
+    users = {"": -1}
+    held: Events | None = None  # what may have the same time as the next part's first
+    last = 0
+    for place, path in enumerate(paths):
+        events = read(path, users)
+        if held is not None:
+            if events.time[0] < last:
+                raise DataError(
+                    f"{path}: begins at time {events.time[0]}, but {paths[place - 1]} "
+                    f"goes on until {last}; parts must follow each other in time"
+                )
+            events = _sorted([held, events])
+        known = events.time[events.time < AFTER_END]
+        last = int(known[-1]) if len(known) else last
+        end = int(np.searchsorted(events.time, last))
+        if end:
+            yield events.part(slice(end))
+        held = events.part(slice(end, None))
+    if held is not None:
+        yield held
+
+
+def read(path: pathlib.Path, users: dict[str, int] | None = None) -> Events:
     """Reads a whole `task_events/part-?????-of-00500.csv.gz`.
 
     Args:
       path: a gzip file of lines of 13 columns separated by commas, without a header.
+      users: the number of each user so far; new ones are added.
 
     Returns:
       Its events, in the order of time; at least one.
@@ -113,7 +162,7 @@ def read(path: pathlib.Path) -> Events:
         not be had), is empty, or has a line that is not as the schema says (with the
         line, counted from 1, and the name of the column).
     """
-    users = {"": -1}
+    users = {"": -1} if users is None else users
     chunks: list[Events] = []
     lines: list[list[str]] = []
     done = 0  # lines in `chunks`
@@ -136,7 +185,12 @@ def read(path: pathlib.Path) -> Events:
         chunks.append(_parse(path, done, lines, users))
     if not chunks:
         raise DataError(f"{path}: is empty, holds no events")
-    events = Events(*(np.concatenate(parts) for parts in zip(*chunks, strict=True)))
+    return _sorted(chunks)
+
+
+def _sorted(parts: Sequence[Events]) -> Events:
+    """Puts parts together, in the order of time, those of one time as they come."""
+    events = Events(*(np.concatenate(values) for values in zip(*parts, strict=True)))
     order = np.argsort(events.time, kind="stable")
     return Events(*(values[order] for values in events))
 

@@ -4,9 +4,18 @@ import dataclasses
 
 import numpy as np
 
+from rad_jax.types import UNLABELLED
+
 
 class DataError(ValueError):
     """Data that cannot be used: a missing or damaged file, an unfit array."""
+
+
+#: The dtypes that features may have, by their rank.
+FEATURE_DTYPES: dict[int, tuple[type, ...]] = {
+    2: (np.float64, np.float32),
+    4: (np.uint8, np.float32),
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -15,10 +24,15 @@ class Dataset:
 
     Attributes:
       name: what the data set is called in reports.
-      features: ``[n, D]`` float64, finite, in the units of the source (not scaled).
-      labels: ``[n]`` int32, the true class of each row in ``0..K-1``.
+      features: a table, ``[n, D]`` float64 or float32 in the units of the source (not
+        scaled); or images, ``[n, H, W, C]`` uint8 or float32. Finite, but for NaN
+        where `missing` allows it.
+      labels: ``[n]`` int32, the true class of each row in ``0..K-1``, or -1 where it
+        is not known; at least one row has a label.
       class_names: K names; the name of class ``k`` is ``class_names[k]``.
-      feature_names: D names.
+      feature_names: D names for a table, ``()`` for images.
+      missing: whether NaN is allowed in a table, for values that are missing; `split`
+        fills them in.
 
     Raises:
       DataError: An array or tuple does not have the form given above.
@@ -28,63 +42,103 @@ class Dataset:
     features: np.ndarray
     labels: np.ndarray
     class_names: tuple[str, ...]
-    feature_names: tuple[str, ...]
+    feature_names: tuple[str, ...] = ()
+    missing: bool = False
 
     def __post_init__(self) -> None:
-        _check_array(self.name, "features", self.features, 2, np.float64)
-        _check_array(self.name, "labels", self.labels, 1, np.int32)
-        rows, width = self.features.shape
-        if rows < 1 or width < 1:
-            raise DataError(
-                f"{self.name}: features has shape {self.features.shape}; at least one "
-                "row and one column are needed"
-            )
-        if self.labels.shape != (rows,):
-            raise DataError(
-                f"{self.name}: labels has shape {self.labels.shape}; features has "
-                f"{rows} rows, so ({rows},) is needed"
-            )
-        _check_names(self.name, "class_names", self.class_names)
-        _check_names(self.name, "feature_names", self.feature_names)
-        if len(self.feature_names) != width:
-            raise DataError(
-                f"{self.name}: feature_names holds {len(self.feature_names)} names; "
-                f"features has {width} columns"
-            )
-        finite = np.isfinite(self.features)
-        if not finite.all():
-            row, column = np.argwhere(~finite)[0]
-            raise DataError(
-                f"{self.name}: features must be finite; row {row}, column {column} "
-                f"({self.feature_names[column]!r}) is {self.features[row, column]}"
-            )
-        lowest, highest = int(self.labels.min()), int(self.labels.max())
-        if lowest < 0 or highest >= self.num_classes:
-            raise DataError(
-                f"{self.name}: labels run from {lowest} to {highest}; with "
-                f"{self.num_classes} class_names 0..{self.num_classes - 1} is allowed"
-            )
+        self._check_features()
+        self._check_labels()
+        if self.is_images:
+            if self.feature_names != ():
+                raise DataError(
+                    f"{self.name}: feature_names is {self.feature_names!r}; () is "
+                    "needed for images"
+                )
+        else:
+            _check_names(self.name, "feature_names", self.feature_names)
+            if len(self.feature_names) != self.features.shape[1]:
+                raise DataError(
+                    f"{self.name}: feature_names holds {len(self.feature_names)} "
+                    f"names; features has {self.features.shape[1]} columns"
+                )
+        self._check_values()
 
     @property
     def num_classes(self) -> int:
         """K, the number of classes, whether or not each of them occurs."""
         return len(self.class_names)
 
+    @property
+    def is_images(self) -> bool:
+        """Whether a row is an image, ``[H, W, C]``, rather than numbers, ``[D]``."""
+        return self.features.ndim == 4
 
-def _check_array(
-    dataset: str, argument: str, value: object, rank: int, dtype: type
-) -> None:
-    """Raises DataError unless `value` is a numpy array of this rank and dtype."""
-    wanted = f"a numpy array of rank {rank} and dtype {np.dtype(dtype)}"
-    if not isinstance(value, np.ndarray):
+    def _check_features(self) -> None:
+        """Raises DataError unless features has one of the allowed forms."""
+        array = self.features
+        if not isinstance(array, np.ndarray):
+            came = f"is a {type(array).__name__}"
+        elif array.dtype not in FEATURE_DTYPES.get(array.ndim, ()):
+            came = f"has shape {array.shape} and dtype {array.dtype}"
+        elif not array.size:
+            raise DataError(
+                f"{self.name}: features has shape {array.shape}; at least one row and "
+                "one column are needed"
+            )
+        elif self.missing and array.ndim != 2:
+            raise DataError(f"{self.name}: missing=True is for tables, not for images")
+        else:
+            return
         raise DataError(
-            f"{dataset}: {argument} is a {type(value).__name__}; {wanted} is needed"
+            f"{self.name}: features {came}; a numpy array [n, D] of float64 or "
+            "float32, or images [n, H, W, C] of uint8 or float32, is needed"
         )
-    if value.ndim != rank or value.dtype != dtype:
-        raise DataError(
-            f"{dataset}: {argument} has shape {value.shape} and dtype {value.dtype}; "
-            f"{wanted} is needed"
-        )
+
+    def _check_labels(self) -> None:
+        """Raises DataError unless labels are int32 in range, one for each row."""
+        labels, rows = self.labels, len(self.features)
+        _check_names(self.name, "class_names", self.class_names)
+        if not isinstance(labels, np.ndarray):
+            raise DataError(
+                f"{self.name}: labels is a {type(labels).__name__}; a numpy array "
+                "[n] of int32 is needed"
+            )
+        if labels.dtype != np.int32 or labels.shape != (rows,):
+            raise DataError(
+                f"{self.name}: labels has shape {labels.shape} and dtype "
+                f"{labels.dtype}; features has {rows} rows, so ({rows},) and int32 is "
+                "needed"
+            )
+        lowest, highest = int(labels.min()), int(labels.max())
+        if lowest < UNLABELLED or highest >= self.num_classes:
+            raise DataError(
+                f"{self.name}: labels run from {lowest} to {highest}; with "
+                f"{self.num_classes} class_names 0..{self.num_classes - 1} is allowed, "
+                f"and {UNLABELLED} for no label"
+            )
+        if highest == UNLABELLED:
+            raise DataError(f"{self.name}: none of the {rows} rows has a label")
+
+    def _check_values(self) -> None:
+        """Raises DataError unless features are finite, or NaN where allowed."""
+        if self.features.dtype == np.uint8:
+            return
+        allowed = np.isfinite(self.features)
+        if allowed.all():
+            return
+        if self.missing:
+            allowed |= np.isnan(self.features)
+        if not allowed.all():
+            row, *rest = (int(i) for i in np.argwhere(~allowed)[0])
+            value = self.features[(row, *rest)]
+            where = (
+                f"pixel {tuple(rest)}"
+                if self.is_images
+                else f"column {rest[0]} ({self.feature_names[rest[0]]!r})"
+            )
+            raise DataError(
+                f"{self.name}: features must be finite; row {row}, {where} is {value}"
+            )
 
 
 def _check_names(dataset: str, argument: str, names: object) -> None:

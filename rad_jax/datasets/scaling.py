@@ -1,12 +1,19 @@
-"""Features brought to zero mean and unit variance, by the clean rows alone."""
+"""Features brought to a common scale in float32, by the clean rows alone."""
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
 
-from rad_jax.datasets.base import DataError
+from rad_jax.datasets.base import DataError, Dataset
+
+#: What may be done to features; see `fit`.
+SCALINGS = ("standard", "log", "unit", "none")
+
+#: From rows as the source has them, ``[n, *S]``, to finite float32 of the same shape.
+Transform = Callable[[np.ndarray], np.ndarray]
 
 #: A column is nearly constant if its standard deviation is at most this fraction of
 #: its mean's magnitude, …
@@ -23,13 +30,15 @@ class Standardizer:
     Attributes:
       mean: ``[D]`` float64, in the units of the features.
       scale: ``[D]`` float64, > 0, in the units of the features.
+      names: of the D columns, for messages; or none.
     """
 
     mean: np.ndarray
     scale: np.ndarray
+    names: tuple[str, ...] = ()
 
     @classmethod
-    def fit(cls, features: np.ndarray) -> Self:
+    def fit(cls, features: np.ndarray, names: tuple[str, ...] = ()) -> Self:
         """Takes mean and standard deviation (the population's) of each column.
 
         A column that is constant or nearly so in a small set tells nothing about its
@@ -49,6 +58,7 @@ class Standardizer:
 
         Args:
           features: ``[n, D]``, n >= 1, finite; computed with in float64.
+          names: of the D columns, for messages; or none.
 
         Returns:
           The scaling for features of width D.
@@ -63,16 +73,16 @@ class Standardizer:
                 f"features to fit a scaling to have shape {features.shape}; [n, D] "
                 "with n >= 1 is needed"
             )
-        _check_finite("features to fit a scaling to", features)
+        _check_finite("features to fit a scaling to", features, names)
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = features.mean(axis=0), features.std(axis=0)
-        _check_finite("mean and standard deviation", np.stack([mean, std]))
+        _check_finite("mean and standard deviation", np.stack([mean, std]), names)
         rows = len(features)
         needed = max(MIN_VARYING_ROWS, math.ceil(MIN_VARYING_FRACTION * rows))
         modes = [np.unique(c, return_counts=True)[1].max() for c in features.T]
         varying = rows - np.array(modes, np.int64)
         nearly_constant = (std <= RELATIVE_STD * np.abs(mean)) | (varying < needed)
-        return cls(mean, np.where(nearly_constant, np.maximum(std, 1.0), std))
+        return cls(mean, np.where(nearly_constant, np.maximum(std, 1.0), std), names)
 
     def transform(self, features: np.ndarray) -> np.ndarray:
         """Scales rows in float64, and only then rounds them to float32.
@@ -98,16 +108,101 @@ class Standardizer:
             )
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = ((features - self.mean) / self.scale).astype(np.float32)
-        _check_finite("scaled features", scaled)
+        _check_finite("scaled features", scaled, self.names)
         return scaled
 
 
-def _check_finite(what: str, values: np.ndarray) -> None:
+def signed_log(features: np.ndarray) -> np.ndarray:
+    """``sign(x) log(1 + |x|)`` in float64: brings counts of any size together."""
+    features = np.asarray(features, np.float64)
+    return np.copysign(np.log1p(np.abs(features)), features)
+
+
+def default(dataset: Dataset) -> str:
+    """The scaling that suits a data set, one of `SCALINGS`."""
+    if not dataset.is_images:
+        return "standard"
+    return "unit" if dataset.features.dtype == np.uint8 else "none"
+
+
+def check(dataset: Dataset, scaling: str) -> str:
+    """Returns the scaling if it is one of `SCALINGS` that fits the data set.
+
+    Raises:
+      ValueError: It is unknown, or meant for other data.
+    """
+    if scaling not in SCALINGS:
+        raise ValueError(
+            f"scaling={scaling!r} is unknown; known: {', '.join(SCALINGS)}"
+        )
+    allowed: tuple[str, ...] = ("standard", "log", "none")
+    if dataset.is_images:
+        is_bytes = dataset.features.dtype == np.uint8
+        allowed = ("unit", "none") if is_bytes else ("none",)
+    if scaling not in allowed:
+        kind = "images" if dataset.is_images else "a table"
+        raise ValueError(
+            f"scaling={scaling!r} is not for {dataset.name}, {kind} of "
+            f"{dataset.features.dtype}; allowed: {', '.join(allowed)}"
+        )
+    return scaling
+
+
+def fit(dataset: Dataset, clean: np.ndarray, scaling: str) -> Transform:
+    """Fits a scaling to clean rows, and to nothing else.
+
+    Args:
+      dataset: whose rows are to be transformed; only its kind is looked at.
+      clean: ``[n0, *S]``, n0 >= 1, the clean rows, D_0, as the source has them.
+      scaling: for tables 'standard' (`Standardizer`), 'log' (`signed_log`, then
+        'standard'; for counts) or 'none'; for images of uint8 'unit' (0..255 becomes
+        0..1) or 'none', for images of float32 'none'. Everything is computed in
+        float64 (but images) and then rounded to float32.
+
+    Returns:
+      What to apply to rows. Missing values of a table (NaN) become the median of the
+      column in the clean rows that have one, or 0 where none has; this comes first.
+
+    Raises:
+      ValueError: The scaling is unknown, or meant for other data.
+      DataError: The clean rows' mean or variance is not finite. The returned function
+        raises it too, where a result is not finite in float32.
+    """
+    check(dataset, scaling)
+    if dataset.is_images:
+        factor = np.float32(255 if scaling == "unit" else 1)
+        return lambda rows: rows.astype(np.float32) / factor
+    fill = _medians(clean) if dataset.missing else None
+
+    def prepare(rows: np.ndarray) -> np.ndarray:
+        if fill is not None:
+            rows = np.where(np.isnan(rows), fill, rows)
+        return signed_log(rows) if scaling == "log" else rows
+
+    if scaling == "none":
+        width = clean.shape[1]
+        scaler = Standardizer(np.zeros(width), np.ones(width), dataset.feature_names)
+    else:
+        scaler = Standardizer.fit(prepare(clean), dataset.feature_names)
+    return lambda rows: scaler.transform(prepare(rows))
+
+
+def _medians(clean: np.ndarray) -> np.ndarray:
+    """The median of each column's values that are not NaN, 0 where there are none."""
+    medians = np.zeros(clean.shape[1])
+    present = ~np.isnan(clean)
+    for column in np.flatnonzero(present.any(axis=0)):
+        medians[column] = np.median(clean[present[:, column], column])
+    return medians
+
+
+def _check_finite(what: str, values: np.ndarray, names: tuple[str, ...]) -> None:
     """Raises DataError, with the first column concerned, unless all are finite."""
     finite = np.isfinite(values)
     if not finite.all():
         place = tuple(int(i) for i in np.argwhere(~finite)[0])
+        column = f"{names[place[-1]]!r}" if names else f"{place[-1]} (from 0)"
         raise DataError(
-            f"{what} must be finite (in {values.dtype}); at {place}, column "
-            f"{place[-1]}, stands {values[place]}"
+            f"{what} must be finite (in {values.dtype}); column {column} holds "
+            f"{values[place]}"
         )

@@ -1,0 +1,392 @@
+"""Training once on labels that are partly wrong, for many runs at once.
+
+The motivation of on-line selection (Figures 1 and 3 of the paper): how test accuracy
+falls as labels go wrong. Features, and what learners prepare from them, are held once;
+runs differ in labels, and in the keys of the model if so wished.
+"""
+
+import functools
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
+
+from rad_jax import checks, memory
+from rad_jax.program import Compiled
+from rad_jax.types import (
+    LABEL_DTYPE,
+    UNLABELLED,
+    Array,
+    Examples,
+    Learner,
+    Noise,
+    PRNGKey,
+    Queries,
+    Spec,
+    as_arrays,
+)
+
+#: Share of the free memory that runs may take together.
+_MEMORY_SHARE = 0.5
+
+
+class Plan(NamedTuple):
+    """What a study is going to take.
+
+    Attributes:
+      num_runs: R.
+      runs_per_chunk: runs computed together; a multiple of the number of devices.
+      num_chunks: how often.
+      num_steps: gradient steps of all runs together.
+      num_bytes: estimated memory of one chunk, and of what its runs share, which every
+        device holds.
+    """
+
+    num_runs: int
+    runs_per_chunk: int
+    num_chunks: int
+    num_steps: int
+    num_bytes: int
+
+
+class Result(NamedTuple):
+    """What was predicted, and how long it took.
+
+    Attributes:
+      predictions: ``[R, Q]`` int16.
+      compile_seconds: spent on compilation by this call, 0 if nothing was new.
+      run_seconds: the rest.
+    """
+
+    predictions: np.ndarray
+    compile_seconds: float
+    run_seconds: float
+
+    def accuracy(self, label: ArrayLike) -> np.ndarray:
+        """Share of the rows predicted right, ``[R]`` float64.
+
+        Args:
+          label: ``[Q]`` int, the true classes.
+        """
+        return np.mean(self.predictions == np.asarray(label), axis=1)
+
+    def balanced_accuracy(self, label: ArrayLike) -> np.ndarray:
+        """Mean over the occurring classes of the share predicted right, ``[R]``.
+
+        Args:
+          label: ``[Q]`` int, the true classes.
+        """
+        label = np.asarray(label)
+        right = self.predictions == label
+        shares = [right[:, label == k].mean(axis=1) for k in np.unique(label)]
+        return np.mean(shares, axis=0)
+
+
+def noisy_labels(
+    noise: Noise,
+    rates: ArrayLike,
+    keys: PRNGKey,
+    label: ArrayLike,
+    *,
+    num_classes: int,
+) -> np.ndarray:
+    """Labels as given, for every noise rate and every key.
+
+    Args:
+      noise: with a parameter "rate", which `rates` replace.
+      rates: ``[E]`` float in [0, 1].
+      keys: ``[R]`` keys. One key serves all rates: rates then share what else is
+        random, and comparing them is comparing like with like.
+      label: ``[n]`` int, the true classes.
+      num_classes: K.
+
+    Returns:
+      ``[E, R, n]`` int16.
+
+    Raises:
+      ValueError: for labels or rates out of range.
+    """
+    y = checks.labels("label", label, np.size(label), num_classes, missing=False)
+    rates = np.asarray(rates, np.float32)
+    if rates.ndim != 1 or not ((rates >= 0) & (rates <= 1)).all():
+        raise ValueError(f"rates must lie in [0, 1], got {rates.tolist()}")
+    valid = jnp.ones(len(y), bool)
+
+    def one(rate: Array, key: PRNGKey) -> Array:
+        params = {**noise.params, "rate": rate}
+        given = noise.apply(
+            params, jnp.asarray(y), valid, num_classes=num_classes, key=key
+        )
+        return given.astype(LABEL_DTYPE)
+
+    over_keys = jax.vmap(one, in_axes=(None, 0))
+    return np.asarray(jax.jit(jax.vmap(over_keys, in_axes=(0, None)))(rates, keys))
+
+
+class _Shared(NamedTuple):
+    """What every run sees."""
+
+    memory: memory.Memory
+    prepared: dict
+    queries: Queries
+
+
+@functools.cache
+def _prepare_program(learner: Learner) -> Compiled:
+    """``(train_features, test_features) -> shared``."""
+
+    def prepare(train: Array, test: Array) -> _Shared:
+        rows = jnp.arange(train.shape[0], dtype=jnp.int32)
+        empty = memory.empty(train.shape[0], train.shape[1:], train.dtype)
+        index = jnp.zeros((), jnp.int32)
+        store, _ = memory.write(empty, train, rows, rows >= 0, index)
+        preparation = learner.preparation
+        if preparation is None:
+            return _Shared(store, {}, Queries(test, {}))
+        basis = preparation.start(store)
+        prepared = preparation.build(basis, store, test)
+        return _Shared(
+            store,
+            {preparation.name: basis},
+            Queries(test, {preparation.name: prepared}),
+        )
+
+    return Compiled(prepare)
+
+
+@functools.cache
+def _runs_program(
+    learner: Learner, num_classes: int, keys_batched: tuple[bool, bool], mesh: Mesh
+) -> Compiled:
+    """``(shared, params, given [R, n], init_key, order_key) -> predictions``."""
+
+    def one(shared: _Shared, params, given: Array, init_key, order_key) -> Array:
+        store = shared.memory
+        spec = Spec(store.features.shape[1:], num_classes, store.capacity)
+        examples = Examples(
+            features=store.features,
+            row_id=store.row_id,
+            valid=store.valid,
+            arrival=jnp.zeros((), jnp.int32),
+            label=given,
+            weight=(given != UNLABELLED).astype(jnp.float32),
+            prepared=shared.prepared,
+        )
+        model = learner.fit(
+            spec,
+            params,
+            learner.init(spec, params, init_key),
+            examples,
+            init_key=init_key,
+            order_key=order_key,
+        )
+        probs = learner.predict_proba(spec, params, model, store, shared.queries)
+        return jnp.argmax(probs, axis=-1).astype(LABEL_DTYPE)
+
+    axes = tuple(0 if batched else None for batched in keys_batched)
+    several = jax.vmap(one, in_axes=(None, None, 0, *axes))
+    if mesh.size == 1:
+        return Compiled(several)
+    parts = tuple(P("runs") if batched else P() for batched in keys_batched)
+    return Compiled(
+        jax.shard_map(
+            several,
+            mesh=mesh,
+            in_specs=(P(), P(), P("runs"), *parts),
+            out_specs=P("runs"),
+            check_vma=False,  # loops of learners carry what only some devices vary
+        )
+    )
+
+
+def _free_bytes() -> int | None:
+    """Memory that is free on all devices together, None if that cannot be told."""
+    devices = jax.local_devices()
+    stats = devices[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return len(devices) * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def plan(
+    learner: Learner,
+    train_shape: tuple[int, ...],
+    num_test: int,
+    num_runs: int,
+    *,
+    num_classes: int,
+    runs_per_chunk: int | None = None,
+) -> Plan:
+    """How many runs go together, and what that takes.
+
+    Args:
+      learner: as for `study`.
+      train_shape: ``(n, *S)``.
+      num_test: Q.
+      num_runs: R.
+      num_classes: K.
+      runs_per_chunk: as for `study`.
+
+    Raises:
+      ValueError: for a number of runs below 1.
+    """
+    if num_runs < 1:
+        raise ValueError(f"there must be at least 1 run, got {num_runs}")
+    if runs_per_chunk is not None and runs_per_chunk < 1:
+        raise ValueError(f"runs_per_chunk must be at least 1, got {runs_per_chunk}")
+    spec = Spec(tuple(train_shape[1:]), num_classes, train_shape[0])
+    width = math.prod(spec.feature_shape)
+    shared = memory.nbytes(spec.capacity, spec.feature_shape) + 4 * num_test * width
+    if learner.preparation is not None:
+        shared += learner.preparation.bytes(spec, num_test)
+    labels_and_predictions = 2 * (spec.capacity + num_test) + 4 * spec.capacity
+    per_run = learner.bytes(spec, num_test) + labels_and_predictions
+    devices = len(jax.devices())
+    shared *= devices
+    if runs_per_chunk is None:
+        free = _free_bytes()
+        room = num_runs * per_run if free is None else _MEMORY_SHARE * free - shared
+        runs_per_chunk = max(1, int(room // per_run))
+    num_chunks = math.ceil(num_runs / min(runs_per_chunk, num_runs))
+    size = devices * math.ceil(math.ceil(num_runs / num_chunks) / devices)
+    return Plan(
+        num_runs=num_runs,
+        runs_per_chunk=size,
+        num_chunks=math.ceil(num_runs / size),
+        num_steps=num_runs * learner.steps(0),
+        num_bytes=shared + size * per_run,
+    )
+
+
+def _keys(name: str, keys: PRNGKey, num_runs: int) -> bool:
+    """Whether there is one key per run."""
+    if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+        raise TypeError(f"{name} must be made by jax.random.key, got {keys.dtype}")
+    if keys.shape not in ((), (num_runs,)):
+        raise ValueError(
+            f"{name} must be one key or one for each of {num_runs} runs, got shape "
+            f"{keys.shape}"
+        )
+    return keys.ndim == 1
+
+
+def study(
+    learner: Learner,
+    train_features: ArrayLike,
+    given_labels: ArrayLike,
+    test_features: ArrayLike,
+    *,
+    num_classes: int,
+    init_key: PRNGKey,
+    order_key: PRNGKey,
+    runs_per_chunk: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Trains once per run on the rows with their given labels; predicts test rows.
+
+    All runs are one vmapped program, spread over the devices there are, a chunk of
+    runs at a time where memory would not hold them all. A network takes the
+    ``initial_steps`` of its `Training`.
+
+    Args:
+      learner: any that JAX can trace.
+      train_features: ``[n, *S]``, finite; scaled as the learner wants them.
+      given_labels: ``[R, n]`` int in 0..K-1, or -1 for rows that a run leaves out.
+      test_features: ``[Q, *S]``.
+      num_classes: K, at least 2.
+      init_key: initialisation of models, one key or ``[R]``.
+      order_key: order of minibatches, one key (all runs then see the same
+        minibatches, which is faster) or ``[R]``.
+      runs_per_chunk: runs at a time, rounded up to a multiple of the number of
+        devices; by default as many as half of the free memory holds.
+      progress: called with the number of finished runs after each chunk.
+
+    Returns:
+      Predictions of each run, and the time they took.
+
+    Raises:
+      TypeError: for a learner that cannot be traced, or keys that are none.
+      ValueError: for arrays that are not as above, naming what came.
+    """
+    if not learner.traceable:
+        raise TypeError(
+            f"{learner.name} is no JAX learner: it cannot be vmapped over runs"
+        )
+    if num_classes < 2:
+        raise ValueError(f"num_classes must be at least 2, got {num_classes}")
+    train = checks.features("train_features", train_features)
+    test = checks.features("test_features", test_features, row_shape=train.shape[1:])
+    given = np.asarray(given_labels)
+    if given.ndim != 2 or given.shape[1:] != train.shape[:1]:
+        raise ValueError(
+            f"given_labels must have shape [R, {len(train)}], a label for every row "
+            f"in every run, got {list(given.shape)}"
+        )
+    checks.labels("given_labels", given.ravel(), given.size, num_classes, missing=True)
+    num_runs = len(given)
+    batched = (
+        _keys("init_key", init_key, num_runs),
+        _keys("order_key", order_key, num_runs),
+    )
+    planned = plan(
+        learner,
+        train.shape,
+        len(test),
+        num_runs,
+        num_classes=num_classes,
+        runs_per_chunk=runs_per_chunk,
+    )
+    mesh = jax.make_mesh(
+        (len(jax.devices()),), ("runs",), axis_types=(jax.sharding.AxisType.Auto,)
+    )
+    bare = learner._replace(params=None)
+    return _execute(
+        (
+            _prepare_program(bare),
+            _runs_program(bare, num_classes, batched, mesh),
+        ),
+        mesh,
+        planned,
+        (train, test),
+        as_arrays(learner.params),
+        (given.astype(np.int16), init_key, order_key),
+        progress,
+    )
+
+
+def _execute(programs, mesh, planned: Plan, rows, params, runs, progress) -> Result:
+    prepare, predict = programs
+    compiled_before = prepare.seconds + predict.seconds
+    begin = time.perf_counter()
+    everywhere = NamedSharding(mesh, P())
+    shared = jax.device_put(prepare(*map(jnp.asarray, rows)), everywhere)
+    params = jax.device_put(params, everywhere)
+    parts = []
+    for first in range(0, planned.num_runs, planned.runs_per_chunk):
+        # The last chunk is filled up with the last run, so that shapes stay.
+        index = np.arange(first, first + planned.runs_per_chunk)
+        index = np.minimum(index, planned.num_runs - 1)
+        chunk = [
+            jax.device_put(x[index], NamedSharding(mesh, P("runs")))
+            if x.ndim
+            else jax.device_put(x, everywhere)
+            for x in runs
+        ]
+        found = np.asarray(predict(shared, params, *chunk))
+        parts.append(found[: planned.num_runs - first])
+        if progress is not None:
+            progress(min(first + planned.runs_per_chunk, planned.num_runs))
+    elapsed = time.perf_counter() - begin
+    compile_seconds = prepare.seconds + predict.seconds - compiled_before
+    return Result(np.concatenate(parts), compile_seconds, elapsed - compile_seconds)
