@@ -1,5 +1,6 @@
 """Accuracy against what an expert is asked: the limited schemes, budget by budget."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,9 @@ def label(scheme: str, share: float) -> str:
 
 
 def rows_of(config: "Config") -> list[tuple[float, int]]:
-    """Each share of `sweep_budget` and the rows a batch that it stands for."""
-    return [(s, round(s * (config.batch_size or 0))) for s in config.sweep_budget]
+    """Each share of `sweep_budget` and the rows a batch: halves are rounded up."""
+    size = config.batch_size or 0
+    return [(share, math.floor(share * size + 0.5)) for share in config.sweep_budget]
 
 
 def points(config: "Config", result: SweepResult) -> list[dict[str, Any]]:

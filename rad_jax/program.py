@@ -151,7 +151,7 @@ def make_program(
                 params._replace(selection=run.selection),
             )
             per_seed, figures = stream.evaluate(engine, mine, per_seed, world, alpha)
-            return per_seed, figures | {"realised_noise": jnp.nan}
+            return per_seed, figures | stream.NO_ARRIVAL
 
         groups, figures = [], []
         for engine, group_params, group_runs in zip(engines, params, runs, strict=True):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from rad_jax import metrics
 from rad_jax.engine import Engine, classify
 from rad_jax.noise import corrupt, realised_rate
-from rad_jax.state import Arrival, PerSeed, Shared
+from rad_jax.state import Arrival, Info, PerSeed, Shared
 from rad_jax.types import (
     LABEL_DTYPE,
     UNLABELLED,
@@ -28,6 +28,13 @@ ALPHA_SOURCES = ("validation", "test")
 #: What a batch's noise key is folded with for the expert's errors, so that seeds which
 #: share everything but the noise have experts who err differently.
 _EXPERT = (1 << 30) + 2
+
+#: Figures that only a batch gives, and what they are after the clean one.
+NO_ARRIVAL = {
+    "prequential_accuracy": jnp.nan,
+    "classifier_prequential_accuracy": jnp.nan,
+    "realised_noise": jnp.nan,
+}
 
 
 class World(NamedTuple):
@@ -99,7 +106,7 @@ def evaluate(
 
     Returns:
       The state of the seed, and a scalar for each of
-      `rad_jax.statistics.HISTORY_METRICS` but realised_noise.
+      `rad_jax.statistics.HISTORY_METRICS` but those of `NO_ARRIVAL`.
     """
     probs = engine.probabilities(shared, per_seed, world.test)
     by_model = [jnp.argmax(p, axis=-1) for p in probs]
@@ -125,6 +132,39 @@ def evaluate(
             per_seed.status,
             world.stored,
             memory.arrived > 0,
+        ),
+    }
+
+
+def prequential(
+    engine: Engine,
+    per_seed: PerSeed,
+    info: Info,
+    true_label: Array,
+    valid: Array,
+) -> dict[str, Array]:
+    """Accuracies on a new batch, as it would be predicted before its labels are seen.
+
+    Args:
+      engine: the algorithm.
+      per_seed: before it learns from the batch: the ensemble weighs models as
+        `Rad.predict` would at that moment.
+      info: what was made of the batch.
+      true_label: ``[N]`` int, -1 where there is none.
+      valid: ``[N]`` bool.
+
+    Returns:
+      Scalars: prequential_accuracy of the prediction a user gets (ensemble or slim),
+      classifier_prequential_accuracy of C alone.
+    """
+    probs = (info.label_probs, info.class_probs)[-len(engine.learners) :]
+    by_classifier = jnp.argmax(info.class_probs, axis=-1)
+    return {
+        "prequential_accuracy": metrics.known_accuracy(
+            classify(per_seed, probs), true_label, valid
+        ),
+        "classifier_prequential_accuracy": metrics.known_accuracy(
+            by_classifier, true_label, valid
         ),
     }
 
@@ -175,9 +215,10 @@ def arrive(
     per_seed, info = engine.judge_seed(
         shared, per_seed, arrival, given, true_label, world.stored
     )
+    before = prequential(engine, per_seed, info, true_label, arrival.valid)
     expert_key = jax.random.fold_in(batch_key, _EXPERT)
     per_seed = engine.ask_seed(shared, per_seed, arrival, info, true_label, expert_key)
     per_seed = engine.learn_seed(shared, per_seed)
     per_seed, figures = evaluate(engine, shared, per_seed, world, alpha)
     realised = realised_rate(given, true_label, arrival.valid)
-    return per_seed, figures | {"realised_noise": realised}
+    return per_seed, figures | before | {"realised_noise": realised}
