@@ -17,6 +17,7 @@ def shared_parts(
     capacity: int,
     validation_fraction: float,
     cleaning_window: int,
+    sliding: bool,
 ):
     """`start`, `observe`, `track` and `extend` of `rad_jax.engine.Engine`.
 
@@ -24,7 +25,8 @@ def shared_parts(
       learners: whose preparations are made.
       capacity: M.
       validation_fraction: share of the clean batch held out.
-      cleaning_window: see `rad_jax.engine.build`.
+      cleaning_window: see `rad_jax.engine.build`, also for `sliding`.
+      sliding: whether the oldest rows make room.
     """
     preparations = {
         learner.preparation.name: learner.preparation
@@ -45,6 +47,8 @@ def shared_parts(
         return Queries(features, prepared)
 
     def extend(queries: Queries, shared: Shared, arrival: Arrival) -> Queries:
+        if sliding:  # what was forgotten may have stood in any list
+            return track(shared, queries.features)
         extended = {
             name: preparations[name].extend(
                 shared.prepared[name],
@@ -104,8 +108,9 @@ def shared_parts(
         size = capacity
         if cleaning_window > 0:
             size = min(capacity, cleaning_window * num_new)
-        slots = store.count - 1 - jnp.arange(size, dtype=jnp.int32)
-        stored = (slots >= 0) & (slots < capacity)
+        position = store.count - 1 - jnp.arange(size, dtype=jnp.int32)
+        slots = position % capacity if sliding else position
+        stored = (position >= 0) & (slots < capacity)
         slots = jnp.where(stored, slots, capacity)
         arrived = store.arrived.at[slots].get(mode="fill", fill_value=0)
         oldest = shared.arrival - cleaning_window + 1 if cleaning_window > 0 else 1
@@ -116,10 +121,20 @@ def shared_parts(
     def observe(
         shared: Shared, features: Array, valid: Array, row_id: Array
     ) -> tuple[Shared, Arrival]:
+        if sliding:
+            if features.shape[0] > capacity:
+                raise ValueError(
+                    f"memory_capacity={capacity} rows is a window shorter than a batch "
+                    f"of {features.shape[0]}"
+                )
+            slots = memory.next_slots(shared.memory, valid, sliding)
+            shared = shared._replace(memory=memory.vacate(shared.memory, slots))
         queries = track(shared, features)  # against what was there before
         revisited = revisit(shared, features.shape[0])
         index = shared.arrival + 1
-        store, slots = memory.write(shared.memory, features, row_id, valid, index)
+        store, slots = memory.write(
+            shared.memory, features, row_id, valid, index, sliding
+        )
         arrival = Arrival(queries, valid, slots, revisited)
         shared = shared._replace(
             memory=store,

@@ -13,7 +13,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rad_jax import ensemble
+from rad_jax import ensemble, memory
 from rad_jax.arrivals import shared_parts
 from rad_jax.state import Arrival, Info, Params, PerSeed, Revisited, Shared
 from rad_jax.types import (
@@ -66,6 +66,7 @@ class Engine(NamedTuple):
       learners: without parameters, L before C; one entry if L and C are one model.
       num_classes: K.
       memory_capacity: M.
+      sliding: whether the oldest rows make room where the memory is full.
       validation_fraction: share of the clean batch that is held out.
     """
 
@@ -82,6 +83,7 @@ class Engine(NamedTuple):
     learners: tuple[Learner, ...]
     num_classes: int
     memory_capacity: int
+    sliding: bool
     validation_fraction: float
 
     def num_held_out(self, initial_size: int) -> int:
@@ -197,6 +199,7 @@ def build(
     validation_fraction: float,
     calibrate: bool,
     cleaning_window: int = 0,
+    sliding: bool = False,
 ) -> Engine:
     """The parts; cached, so that equal arguments share compiled code.
 
@@ -210,9 +213,10 @@ def build(
       calibrate: whether temperatures are fitted.
       cleaning_window: earlier arrivals whose rows are selected again at each arrival;
         0 for none, -1 for all.
+      sliding: where the memory is full, the oldest rows make room.
     """
     start, observe, track, extend = shared_parts(
-        learners, capacity, validation_fraction, cleaning_window
+        learners, capacity, validation_fraction, cleaning_window, sliding
     )
     make, probabilities, measure, fit = _model_parts(
         learners, num_classes, capacity, calibrate
@@ -297,6 +301,10 @@ def build(
         stored_true: Array | None = None,
     ) -> tuple[PerSeed, Info]:
         chex.assert_equal_shape((label, arrival.valid))
+        # Models know nothing of the new rows; in a sliding window they still know
+        # labels of the rows that stood in their slots.
+        known = memory.vacate(shared.memory, arrival.slots)
+        shared = shared._replace(memory=known)
         if arrival.revisited is not None:
             per_seed = clean(shared, per_seed, arrival.revisited, stored_true)
         probs = probabilities(shared, per_seed, arrival.queries)
@@ -342,7 +350,7 @@ def build(
             query=query,
             label=chosen.label,
             row_id=row_id,
-            overflow=shared.memory.overflow,
+            overflow=jnp.zeros((), jnp.int32) if sliding else known.overflow,
         )
         return per_seed, info
 
@@ -390,5 +398,6 @@ def build(
         learners=learners,
         num_classes=num_classes,
         memory_capacity=capacity,
+        sliding=sliding,
         validation_fraction=validation_fraction,
     )

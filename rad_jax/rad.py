@@ -178,6 +178,7 @@ def rad(
     validation_fraction: float = 0.2,
     calibrate: bool = False,
     cleaning_window: int = 0,
+    sliding_window: bool = False,
 ) -> Rad:
     """Puts two models (or one), a selection scheme and an expert together.
 
@@ -201,6 +202,10 @@ def rad(
         expert is asked about new rows only, and a stored row that is doubted is
         dropped. An arrival's cost grows by the prediction of at most
         ``cleaning_window * N`` rows, N the rows of the batch.
+      sliding_window: the memory is a window over the stream: where it is full, the
+        oldest rows, those of the clean batch among them, are forgotten. An endless
+        stream then takes fixed memory; a batch must not exceed the capacity. Networks
+        keep what they have learned from rows since forgotten.
 
     Returns:
       The algorithm, as pure functions.
@@ -251,6 +256,7 @@ def rad(
             float(validation_fraction),
             calibrate,
             int(cleaning_window),
+            bool(sliding_window),
         )
     )
 

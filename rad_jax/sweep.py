@@ -193,6 +193,7 @@ def prepare(
     validation_fraction: float = 0.2,
     calibrate: bool = False,
     cleaning_window: int = 0,
+    memory_window: int | None = None,
     randomness: str = "fixed_model",
     seed: int = 0,
 ) -> Sweep:
@@ -216,6 +217,9 @@ def prepare(
       validation_fraction: share of the clean batch held out.
       calibrate: see `rad_jax.rad`.
       cleaning_window: see `rad_jax.rad`.
+      memory_window: rows that are remembered, the oldest are forgotten; None for all.
+        Counts of selection (kept, queries, purity, recall) are then of the rows
+        remembered.
       randomness: what differs between seeds: "fixed_model" the noise only (then all
         seeds share minibatches), "fixed_noise" initialisation and order of
         minibatches, "double_random" both.
@@ -247,6 +251,16 @@ def prepare(
             "none to train on"
         )
     capacity = trained + arrays.labels.size
+    sliding = memory_window is not None and memory_window < capacity
+    if memory_window is not None:
+        least = max(trained, arrays.labels.shape[1])
+        if memory_window < least:
+            raise ValueError(
+                f"memory_window={memory_window} rows is too short: a batch has "
+                f"{arrays.labels.shape[1]} rows and {trained} clean rows are trained "
+                f"on, so at least {least}"
+            )
+        capacity = min(capacity, memory_window)
 
     spec = Spec(arrays.features.shape[2:], num_classes, capacity)
     for argument, learner in (("label_model", label_model), ("classifier", classifier)):
@@ -280,6 +294,7 @@ def prepare(
                 validation_fraction=validation_fraction,
                 calibrate=calibrate,
                 cleaning_window=cleaning_window,
+                sliding_window=sliding,
             )
         )
         runs.append(
