@@ -55,6 +55,8 @@ class Engine(NamedTuple):
         [M]) -> (per_seed, info)``: selects the new rows, and those to be selected
         again. True labels are looked at only by a scheme that declares it;
         `stored_true` (of all stored rows) only where rows are selected again.
+      admit_seed: ``(per_seed, arrival) -> per_seed``: takes in rows whose labels are
+        to come, instead of `judge_seed`, which follows with the labels.
       answer_seed: ``(per_seed, slots [Q], label [Q]) -> per_seed``; slots out of
         range and negative labels are passed over.
       ask_seed: ``(shared, per_seed, arrival, info, true_label, key=None) ->
@@ -76,6 +78,7 @@ class Engine(NamedTuple):
     extend: Callable[[Queries, Shared, Arrival], Queries]
     init_seed: Callable[..., PerSeed]
     judge_seed: Callable[..., tuple[PerSeed, Info]]
+    admit_seed: Callable[[PerSeed, Arrival], PerSeed]
     answer_seed: Callable[[PerSeed, Array, Array], PerSeed]
     ask_seed: Callable[..., PerSeed]
     learn_seed: Callable[[Shared, PerSeed], PerSeed]
@@ -354,6 +357,14 @@ def build(
         )
         return per_seed, info
 
+    def admit_seed(per_seed: PerSeed, arrival: Arrival) -> PerSeed:
+        slots = arrival.slots
+        return per_seed._replace(
+            given=per_seed.given.at[slots].set(UNLABELLED, mode="drop"),
+            label=per_seed.label.at[slots].set(UNLABELLED, mode="drop"),
+            status=per_seed.status.at[slots].set(RowStatus.DROPPED, mode="drop"),
+        )
+
     def answer_seed(per_seed: PerSeed, slots: Array, label: Array) -> PerSeed:
         slots = jnp.where(label >= 0, slots, capacity)
         verified = jnp.full(slots.shape, RowStatus.VERIFIED, per_seed.status.dtype)
@@ -391,6 +402,7 @@ def build(
         extend=extend,
         init_seed=init_seed,
         judge_seed=judge_seed,
+        admit_seed=admit_seed,
         answer_seed=answer_seed,
         ask_seed=ask_seed,
         learn_seed=learn_seed,
