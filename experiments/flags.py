@@ -140,7 +140,8 @@ def _define_synthetic() -> None:
         "drift",
         "none",
         "How classes move: abrupt, gradual (rows of the new place among those of the "
-        "old), incremental (on the way) or recurring.",
+        "old), incremental (on the way) or recurring. The test rows are those of the "
+        "arrival after the last.",
     )
     group.float("drift_period", 20.0, "Arrivals from one place to the next.")
     group.float("imbalance", 1.0, "Share of the commonest class over the rarest's.")

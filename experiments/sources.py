@@ -189,7 +189,7 @@ SOURCES: dict[str, Source] = {
     "unsw_nb15": Source(_prepared("unsw_nb15"), _LARGE),
     "synthetic": Source(
         _synthetic,
-        Sizes(500, 100, 60, 64),
+        Sizes(500, 100, 50, 64),
         _SYNTHETIC,
         needs_data_dir=False,
         order="time",
