@@ -324,6 +324,50 @@ def test_drift_and_seed_decide_the_rows():
     assert np.abs(means(seed=1) - still).max() > 0.6
 
 
+# --- all of it at once ----------------------------------------------------------------
+
+
+def test_a_run_obeys_its_flags(tmp_path):
+    config = small(
+        noise="feature_dependent",
+        noise_schedule="1-3:constant(0.0);3-:constant(0.8)",
+        noise_rates=(0.5, 1.0),
+        num_batches=5,
+        sweep_budget=(0.0, 0.1, 0.2),
+        schemes=("active_limited",),
+        total_budget=8,
+        cleaning_window=1,
+        expert_error=1.0,
+        label_model="nearest_centroid",
+        classifier="nearest_centroid",
+        num_seeds=40,
+        output_dir=str(tmp_path),
+    )
+    result = stream.run(config)
+    assert {"budget.csv", "budget.png"} <= {path.name for path in tmp_path.iterdir()}
+    realised = result.history["realised_noise"][..., 1:]
+    assert (realised[..., :2] == 0).all()
+    for r, rate in enumerate((0.4, 0.8)):
+        tolerance = 4 * np.sqrt(0.25 / (40 * 30))
+        np.testing.assert_allclose(
+            realised[0, r, :, 2:].mean(axis=0), rate, atol=tolerance
+        )
+    assert result.schemes[2:] == tuple(
+        f"active_limited@{x}" for x in ("0", "0.1", "0.2")
+    )
+    queries = result.history["queries"][2:]
+    assert (queries[0] == 0).all()
+    for i, rows in ((1, 3), (2, 6)):
+        assert (np.diff(queries[i]) <= rows).all()
+        assert queries[i].max() == 8
+    # While labels are right, exactly what the expert has answered is wrong.
+    kept, asked = (result.history[x][2:, ..., 2] for x in ("kept", "queries"))
+    assert asked.max() > 0
+    np.testing.assert_allclose(
+        result.history["purity"][2:, ..., 2], (kept - asked) / kept, rtol=1e-6
+    )
+
+
 # --- bad values -----------------------------------------------------------------------
 
 
