@@ -194,6 +194,12 @@ def _define_selection() -> None:
         "Earlier arrivals whose rows are selected again at each arrival; -1 for all.",
     )
     group.integer(
+        "memory_window",
+        None,
+        "Rows that are remembered, the oldest are forgotten; by default all.",
+    )
+    group.integer("label_delay", 0, "Arrivals by which labels come late.")
+    group.integer(
         "min_per_class",
         0,
         "Rows of each given class that a batch keeps at least, where it has them.",

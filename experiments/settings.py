@@ -43,6 +43,8 @@ class Config:
     randomness: str = "fixed_model"
     schemes: tuple[str, ...] = names.SCHEMES
     cleaning_window: int = 0
+    memory_window: int | None = None
+    label_delay: int = 0
     query_budget: int | None = None
     sweep_budget: tuple[float, ...] = ()
     total_budget: int | None = None
@@ -121,6 +123,8 @@ _LEAST = {
     "query_budget": 0,
     "total_budget": 0,
     "min_per_class": 0,
+    "memory_window": 1,
+    "label_delay": 0,
     "budget_cap": 1,
     "num_classes": 2,
     "width": 1,

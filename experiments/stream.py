@@ -131,6 +131,8 @@ def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
         noise=noises.make(config, data),
         expert=expert,
         cleaning_window=config.cleaning_window,
+        memory_window=config.memory_window,
+        label_delay=config.label_delay,
         num_seeds=config.num_seeds,
         alpha=config.alpha,
         calibrate=config.calibrate,
@@ -168,6 +170,16 @@ def _changes(config: Config, data: datasets.StreamData) -> list[str]:
         lines.append(
             f"cleaning: at each arrival up to {earlier * (config.batch_size or 0):,} "
             "earlier rows are selected again"
+        )
+    if config.memory_window is not None:
+        lines.append(
+            f"memory: the last {config.memory_window:,} rows; counts of selection are "
+            "of those"
+        )
+    if config.label_delay:
+        lines.append(
+            f"labels come {config.label_delay} arrivals late; until then rows are "
+            "predicted only"
         )
     if config.expert_error:
         lines.append(f"an expert who errs about {config.expert_error:.0%} of the rows")
