@@ -173,7 +173,7 @@ def run(
         )
     config = stream.complete(config)
     config = stream.suit(config, stream.read(config))
-    config = dataclasses.replace(config, noise_rates=config.noise_rates[:1])
+    config = dataclasses.replace(config, noise_rates=(config.noise_rates or ())[:1])
     if config.steps_per_batch < 2:
         raise ValueError("--steps_per_batch must be at least 2 to time training")
     scaling = seed_scaling(config, seeds, repeats, console)
@@ -216,7 +216,7 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     flags.define()
-    absl_flags.adopt_module_key_flags(flags)  # so that --help lists them
+    __doc__ = f"{__doc__}{flags.help_text()}"  # for --help
     absl_flags.DEFINE_list("seeds", ["1", "8", "32"], "Numbers of seeds to time.")
     absl_flags.DEFINE_integer("repeats", 3, "Repetitions; medians are reported.")
     app.run(main)

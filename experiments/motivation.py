@@ -119,7 +119,8 @@ def define_flags() -> None:
         "test_size": "Clean test rows; by default 3/7 of the training rows.",
         "dataset": f"What is learned: {sources.KNOWN}.",
         "noise": "symmetric: an exact share of the rows; independent: each row on its "
-        "own; independent_any_class: likewise, and a flip may land on the true class.",
+        "own; independent_any_class: likewise, and a flip may land on the true class; "
+        "pair_flip: class k becomes k + 1.",
     }
     for name, text in meaning.items():
         absl_flags.FLAGS[name].help = text
@@ -135,8 +136,7 @@ def config_from_flags() -> Config:
         experiments.
     """
     fields = [field.name for field in dataclasses.fields(Config)]
-    shared = absl_flags.FLAGS.flags_by_module_dict()[flags.__name__]
-    for flag in shared:
+    for flag in flags.shared():
         if flag.present and flag.name not in fields:
             raise ValueError(f"--{flag.name} has no meaning for experiments.motivation")
     given: dict[str, Any] = {name: absl_flags.FLAGS[name].value for name in fields}

@@ -17,6 +17,7 @@ from rad_jax import (
     rbf_svm,
     selection,
     sweep,
+    synthetic,
     uncertainty,
     vgg,
 )
@@ -26,7 +27,7 @@ from rad_jax.learners.training import MODES
 from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE
 from rad_jax.stream import ALPHA_SOURCES
 from rad_jax.sweep import Arm
-from rad_jax.types import Learner, Noise
+from rad_jax.types import Learner, Noise, SelectionScheme
 
 BASELINES = (LOWER_BASELINE, UPPER_BASELINE)
 
@@ -48,6 +49,9 @@ SCORES: dict[str, uncertainty.Score] = {
     "cent": uncertainty.cent,
 }
 
+#: Schemes that ask an expert about so many rows a batch.
+LIMITED = ("active_limited", "slim_limited")
+
 LEARNERS = (
     "mlp",
     "knn",
@@ -62,7 +66,11 @@ NOISES: dict[str, Callable[[float], Noise]] = {
     "symmetric": noise.symmetric,
     "independent": noise.independent,
     "independent_any_class": lambda rate: noise.independent(rate, include_true=True),
+    "pair_flip": noise.pair_flip,
 }
+
+#: Kinds of noise that need more than a rate: a matrix, features (`experiments.noises`).
+STREAM_NOISES = (*NOISES, "asymmetric", "feature_dependent")
 
 
 #: The flags that `learner` takes by name.
@@ -82,9 +90,10 @@ LEARNER_FLAGS = (
 
 #: What each flag with a fixed set of values may be.
 CHOICES: dict[str, tuple[str, ...]] = {
+    "drift": synthetic.DRIFTS,
     "order": ORDERS,
     "scaling": SCALINGS,
-    "noise": tuple(NOISES),
+    "noise": STREAM_NOISES,
     "randomness": sweep.RANDOMNESS,
     "uncertainty": tuple(SCORES),
     "uncertainty_source": selection.SOURCES,
@@ -95,7 +104,18 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def arm(name: str, *, query_budget: int, score: str, source: str) -> Arm:
+def arm(
+    name: str,
+    *,
+    query_budget: int,
+    score: str,
+    source: str,
+    total_budget: int | None = None,
+    min_per_class: int = 0,
+    dynamic: bool = False,
+    cap: int | None = None,
+    label: str | None = None,
+) -> Arm:
     """The scheme of that name.
 
     Args:
@@ -103,24 +123,40 @@ def arm(name: str, *, query_budget: int, score: str, source: str) -> Arm:
       query_budget: of the limited ones, rows a batch.
       score: of the limited ones, one of `SCORES`.
       source: of the limited ones, one of `rad_jax.selection.SOURCES`.
+      total_budget: of the limited ones, rows in all.
+      min_per_class: of all that drop rows on purpose, rows kept of each given class.
+      dynamic: of the limited ones, see `rad_jax.selection.active_limited`.
+      cap: likewise.
+      label: how reports call it, by default its name.
     """
 
     def limited():
         return selection.active_limited(
-            query_budget, score=SCORES[score], source=source
+            query_budget,
+            score=SCORES[score],
+            source=source,
+            total_budget=total_budget,
+            min_per_class=min_per_class,
+            dynamic=dynamic,
+            cap=cap,
         )
 
-    made = {
+    def filtering(scheme: SelectionScheme):
+        return (
+            selection.keep_per_class(scheme, min_per_class) if min_per_class else scheme
+        )
+
+    made: dict[str, Callable[[], SelectionScheme]] = {
         LOWER_BASELINE: selection.no_selection,
         UPPER_BASELINE: selection.oracle_selection,
-        "basic": selection.basic,
-        "voting": selection.voting,
+        "basic": lambda: filtering(selection.basic()),
+        "voting": lambda: filtering(selection.voting()),
         "active": selection.active,
         "active_limited": limited,
-        "slim": selection.basic,
+        "slim": lambda: filtering(selection.basic()),
         "slim_limited": limited,
     }
-    return Arm(name, made[name](), one_model=name.startswith("slim"))
+    return Arm(label or name, made[name](), one_model=name.startswith("slim"))
 
 
 def learner(

@@ -86,6 +86,7 @@ def _base(options: Options, paper: Paper, **changes: Any) -> stream.Config:
         data_dir=options.data_dir,
         cache_dir=options.cache_dir,
         num_seeds=options.num_seeds,
+        order="shuffle",
         noise_rates=(rate,),
         seed=options.seed,
         **changes,

@@ -4,11 +4,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rad_jax import datasets
+import numpy as np
+
+from rad_jax import datasets, synthetic
 from rad_jax.datasets import Dataset, cache, table
 
 if TYPE_CHECKING:
-    from experiments.stream import Config
+    from experiments.settings import Config
 
 
 class Sizes(NamedTuple):
@@ -28,12 +30,14 @@ class Source(NamedTuple):
       sizes: that suit it; or None if `suited` finds them from the number of rows.
       flags: those that it obeys beside the ones of every data set.
       needs_data_dir: whether the directory must be given.
+      order: of arrival, unless it is given.
     """
 
     load: Callable[["Config"], Dataset]
     sizes: Sizes | None
     flags: tuple[str, ...] = ()
     needs_data_dir: bool = True
+    order: str = "shuffle"
 
 
 #: Flags that not every source obeys, and what they are unless given.
@@ -45,6 +49,13 @@ SPECIAL = {
     "label_column": None,
     "drop_columns": (),
     "time_column": None,
+    "num_classes": 10,
+    "width": 20,
+    "separation": 4.0,
+    "drift": "none",
+    "drift_period": 20.0,
+    "imbalance": 1.0,
+    "late_from": 0,
 }
 
 
@@ -106,6 +117,64 @@ def _file(config: "Config") -> Dataset:
     )
 
 
+def _made_up(config: "Config") -> synthetic.SyntheticStream:
+    """The stream that the flags describe.
+
+    Raises:
+      ValueError: naming the flag.
+    """
+    try:
+        return synthetic.stream(
+            num_classes=config.num_classes,
+            width=config.width,
+            separation=config.separation,
+            drift=config.drift,
+            period=config.drift_period,
+            imbalance=config.imbalance,
+            late_from=config.late_from,
+        )
+    except ValueError as error:
+        flag, _, rest = str(error).partition(" ")
+        flag = "drift_period" if flag == "period" else flag
+        raise ValueError(f"--{flag} {rest}") from None
+
+
+def _synthetic(config: "Config") -> Dataset:
+    """Its rows in the order of arrival: as long as the sizes ask."""
+    if not getattr(config, "num_batches", None):
+        raise ValueError("--dataset=synthetic is a stream: see experiments.stream")
+    data = synthetic.arrays(
+        _made_up(config),
+        initial_size=config.initial_size or 0,
+        batch_size=config.batch_size or 0,
+        num_batches=config.num_batches or 0,
+        test_size=config.test_size or _SYNTHETIC_TEST,
+        seed=config.seed,
+    )
+    batches = data.features.reshape(-1, config.width)
+    return Dataset(
+        name="synthetic",
+        features=np.concatenate(
+            [data.initial_features, batches, data.test_features], dtype=np.float32
+        ),
+        labels=np.concatenate(
+            [data.initial_labels, data.labels.ravel(), data.test_labels]
+        ),
+        class_names=data.class_names,
+        feature_names=tuple(f"x{i}" for i in range(1, config.width + 1)),
+    )
+
+
+_SYNTHETIC = (
+    "num_classes",
+    "width",
+    "separation",
+    "drift",
+    "drift_period",
+    "imbalance",
+    "late_from",
+)
+_SYNTHETIC_TEST = 1000  # test rows, unless their number is given
 _LARGE = Sizes(6000, 600, 60, 200)
 _FACES = ("image_size", "num_people", "skip_bad_images")
 SOURCES: dict[str, Source] = {
@@ -119,6 +188,13 @@ SOURCES: dict[str, Source] = {
         _prepared("nbaiot", "device", files_flags=["device"]), _LARGE, ("device",)
     ),
     "unsw_nb15": Source(_prepared("unsw_nb15"), _LARGE),
+    "synthetic": Source(
+        _synthetic,
+        Sizes(500, 100, 50, 64),
+        _SYNTHETIC,
+        needs_data_dir=False,
+        order="time",
+    ),
     "facescrub": Source(
         _prepared("facescrub", *_FACES, files_flags=["num_people"]), None, _FACES
     ),
@@ -157,13 +233,15 @@ def check(config: "Config") -> Source:
             "RAD_JAX_DATA): the folder that holds its raw files"
         )
     for name, unless_given in SPECIAL.items():
-        value = getattr(config, name)
+        value = getattr(config, name, unless_given)  # other experiments lack some
         if value != unless_given and name not in source.flags:
             users = [known for known, s in SOURCES.items() if name in s.flags]
             raise ValueError(
                 f"--{name}={value} is not for --dataset={config.dataset}, but for "
                 f"{' and '.join(users) or 'files'}"
             )
+    if config.dataset == "synthetic" and hasattr(config, "drift"):
+        _made_up(config)
     return source
 
 

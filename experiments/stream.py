@@ -6,184 +6,25 @@ r"""The main job: a stream with wrong labels, every scheme and noise seed at onc
 
 Prints what it is about to do, its progress and a table; writes summary.csv,
 history.csv, per_class.csv, confusion.csv, config.json, accuracy.png and selection.png
-to --output_dir.
+to --output_dir; with --sweep_budget, budget.csv and budget.png, too.
 """
 
 import dataclasses
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from absl import app, logging
-from absl import flags as absl_flags
 from rich.console import Console
 
-from experiments import flags, names, sources
+from experiments import budget_curve, flags, names, noises, sources
 from experiments.progress import Reporter
-from rad_jax import Training, datasets, report, sweep
+from experiments.settings import Config, complete, config_from_flags, suit
+from rad_jax import Training, datasets, experts, report, sweep
 from rad_jax.files import check_output_dir
 from rad_jax.statistics import SweepResult
 from rad_jax.types import UNLABELLED, Learner
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """One value for each flag; None means the default that suits the data set."""
-
-    dataset: str = "digits"
-    data_dir: str | None = None
-    device: str = "all"
-    image_size: int = 32
-    num_people: int | None = None
-    skip_bad_images: bool = False
-    label_column: str | None = None
-    drop_columns: tuple[str, ...] = ()
-    time_column: str | None = None
-    cache_dir: str | None = None
-    order: str = "shuffle"
-    scaling: str | None = None
-    initial_size: int | None = None
-    batch_size: int | None = None
-    num_batches: int | None = None
-    test_size: int | None = None
-    noise_rates: tuple[float, ...] = (0.4,)
-    noise: str = "symmetric"
-    num_seeds: int = 8
-    randomness: str = "fixed_model"
-    schemes: tuple[str, ...] = names.SCHEMES
-    query_budget: int | None = None
-    uncertainty: str = "margin"
-    uncertainty_source: str = "mean"
-    alpha: str = "validation"
-    calibrate: bool = False
-    label_model: str = "mlp"
-    classifier: str = "knn"
-    training: str = "continue"
-    steps_per_batch: int = 100
-    initial_steps: int = 500
-    minibatch_size: int | None = None
-    learning_rate: float | None = None
-    hidden: tuple[int, ...] = (28, 28)
-    neighbours: int = 5
-    svm_c: float = 1.0
-    num_landmarks: int = 512
-    num_trees: int = 100
-    max_depth: int = 5
-    max_features: int = 10
-    vgg_width: float = 1.0
-    vgg_blocks: int = 3
-    augment: bool = False
-    seed: int = 0
-    output_dir: str = "results/stream"
-
-
-def config_from_flags() -> Config:
-    """The flags as they were given.
-
-    Raises:
-      ValueError: for a list flag that does not hold numbers.
-    """
-    given: dict[str, Any] = {
-        field.name: flags.FLAGS[field.name].value
-        for field in dataclasses.fields(Config)
-    }
-    given["noise_rates"] = flags.numbers("noise_rates", given["noise_rates"], float)
-    given["hidden"] = flags.numbers("hidden", given["hidden"], int)
-    given["schemes"] = tuple(given["schemes"])
-    given["drop_columns"] = tuple(given["drop_columns"])
-    return Config(**given)
-
-
-#: Flags that the data set bounds.
-_SIZES = ("initial_size", "batch_size", "num_batches", "test_size")
-#: The least that whole-number flags may be.
-_LEAST = {
-    "initial_size": 1,
-    "batch_size": 1,
-    "num_batches": 1,
-    "test_size": 1,
-    "image_size": 1,
-    "num_people": 1,
-    "num_seeds": 1,
-    "query_budget": 0,
-    "steps_per_batch": 1,
-    "initial_steps": 1,
-    "minibatch_size": 1,
-    "neighbours": 1,
-    "num_landmarks": 1,
-    "num_trees": 1,
-    "max_depth": 1,
-    "max_features": 1,
-    "vgg_blocks": 1,
-    "seed": 0,
-}
-
-
-def _fill(config: Config, sizes: sources.Sizes) -> Config:
-    """Gives sizes that are None their defaults."""
-    filled = {
-        name: size
-        for name, size in sizes._asdict().items()
-        if getattr(config, name) is None
-    }
-    config = dataclasses.replace(config, **filled)
-    if config.query_budget is None:
-        tenth = max(1, round((config.batch_size or 0) / 10))
-        config = dataclasses.replace(config, query_budget=tenth)
-    return config
-
-
-def complete(config: Config) -> Config:
-    """Fills in what depends on the data set's name, and checks what needs no data.
-
-    Raises:
-      ValueError: naming the flag, what came and what is allowed.
-    """
-    for name, choices in names.CHOICES.items():
-        value = getattr(config, name)
-        if value not in choices and (name != "scaling" or value is not None):
-            raise ValueError(
-                f"--{name}={value} is unknown; known: {', '.join(choices)}"
-            )
-    source = sources.check(config)
-    if source.sizes is not None:
-        config = _fill(config, source.sizes)
-    for name, least in _LEAST.items():
-        value = getattr(config, name)
-        if value is not None and value < least:
-            raise ValueError(f"--{name} must be at least {least}, got {value}")
-        if value is not None and value >= 2**31 and name not in _SIZES:
-            raise ValueError(f"--{name} must be below 2^31, got {value}")
-    for name, most in (("learning_rate", 1e3), ("svm_c", 1e6), ("vgg_width", 16.0)):
-        value = getattr(config, name)
-        if value is not None and not 0 < value <= most:
-            raise ValueError(f"--{name} must be > 0 and <= {most:g}, got {value}")
-    if not config.hidden or min(config.hidden) < 1:
-        raise ValueError(f"--hidden must be widths of at least 1, got {config.hidden}")
-    if not config.noise_rates:
-        raise ValueError("--noise_rates is empty; give rates in [0, 1]")
-    for rate in config.noise_rates:
-        if not 0 <= rate <= 1:
-            raise ValueError(f"--noise_rates must lie in [0, 1], got {rate}")
-    return dataclasses.replace(
-        config,
-        schemes=_with_baselines(config.schemes),
-        noise_rates=tuple(dict.fromkeys(config.noise_rates)),
-    )
-
-
-def _with_baselines(schemes: Sequence[str]) -> tuple[str, ...]:
-    known = ", ".join(names.SCHEMES)
-    if not schemes:
-        raise ValueError(f"--schemes is empty; known: {known}")
-    unknown = [name for name in schemes if name not in names.SCHEMES]
-    if unknown:
-        raise ValueError(
-            f"--schemes has the unknown {', '.join(map(repr, unknown))}; known: {known}"
-        )
-    return tuple(dict.fromkeys((*names.BASELINES, *schemes)))
 
 
 def read(config: Config) -> datasets.Dataset:
@@ -193,17 +34,6 @@ def read(config: Config) -> datasets.Dataset:
       ValueError: for files that cannot be read.
     """
     return sources.find(config.dataset).load(config)
-
-
-def suit(config: Config, dataset: datasets.Dataset) -> Config:
-    """Fills in sizes that depend on the number of rows.
-
-    Args:
-      config: as `complete` returns it.
-      dataset: as `read` returns it.
-    """
-    rows = len(dataset.labels)
-    return _fill(config, sources.suited(rows, config.initial_size, config.batch_size))
 
 
 def cut(config: Config, dataset: datasets.Dataset) -> datasets.StreamData:
@@ -222,7 +52,7 @@ def cut(config: Config, dataset: datasets.Dataset) -> datasets.StreamData:
         batch_size=config.batch_size or 0,
         num_batches=config.num_batches,
         test_size=config.test_size,
-        order=config.order,
+        order=config.order or "shuffle",
         seed=config.seed,
         scaling=config.scaling,
     )
@@ -239,6 +69,33 @@ def load(config: Config) -> datasets.StreamData:
     """
     dataset = read(config)
     return cut(suit(config, dataset), dataset)
+
+
+def _arms(config: Config) -> list[sweep.Arm]:
+    """The schemes; the limited ones once for each budget of `sweep_budget`."""
+    arms = []
+    for name in config.schemes:
+        budgets: list[tuple[str | None, int]] = [(None, config.query_budget or 0)]
+        if config.sweep_budget and name in names.LIMITED:
+            budgets = [
+                (budget_curve.label(name, share), rows)
+                for share, rows in budget_curve.rows_of(config)
+            ]
+        arms += [
+            names.arm(
+                name,
+                label=label,
+                query_budget=rows,
+                score=config.uncertainty,
+                source=config.uncertainty_source,
+                total_budget=config.total_budget,
+                min_per_class=config.min_per_class,
+                dynamic=config.dynamic_budget,
+                cap=config.budget_cap,
+            )
+            for label, rows in budgets
+        ]
+    return arms
 
 
 def learner(config: Config, name: str) -> Learner:
@@ -268,22 +125,20 @@ def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
     Raises:
       ValueError: for a value out of range.
     """
-    arms = [
-        names.arm(
-            name,
-            query_budget=config.query_budget or 0,
-            score=config.uncertainty,
-            source=config.uncertainty_source,
-        )
-        for name in config.schemes
-    ]
+    expert = None
+    if config.expert_error:
+        expert = experts.erring(config.expert_error, data.num_classes)
     return sweep.prepare(
         data,
-        arms,
+        _arms(config),
         label_model=learner(config, config.label_model),
         classifier=learner(config, config.classifier),
-        noise_rates=config.noise_rates,
-        noise=names.NOISES[config.noise](0.0),
+        noise_rates=config.noise_rates or (),
+        noise=noises.make(config, data),
+        expert=expert,
+        cleaning_window=config.cleaning_window,
+        memory_window=config.memory_window,
+        label_delay=config.label_delay,
         num_seeds=config.num_seeds,
         alpha=config.alpha,
         calibrate=config.calibrate,
@@ -305,6 +160,38 @@ def _size(num_bytes: float) -> str:
     )
 
 
+def _changes(config: Config, data: datasets.StreamData) -> list[str]:
+    """What differs from plain noise, no cleaning and an expert who is right."""
+    lines = []
+    kind = config.noise.replace("_", " ")
+    if config.noise_schedule is not None:
+        lines.append(
+            f"{kind} noise, at arrival i of the noise rate x {config.noise_schedule}"
+        )
+    elif config.noise_matrix is not None:
+        lines.append(f"{kind} noise, the noise rate x {config.noise_matrix}")
+    window, num_batches = config.cleaning_window, len(data.labels)
+    if window:
+        earlier = num_batches - 1 if window < 0 else min(window, num_batches - 1)
+        lines.append(
+            f"cleaning: at each arrival up to {earlier * (config.batch_size or 0):,} "
+            "earlier rows are selected again"
+        )
+    if config.memory_window is not None:
+        lines.append(
+            f"memory: the last {config.memory_window:,} rows; counts of selection are "
+            "of those"
+        )
+    if config.label_delay:
+        lines.append(
+            f"labels come {config.label_delay} arrivals late; until then rows are "
+            "predicted only"
+        )
+    if config.expert_error:
+        lines.append(f"an expert who errs about {config.expert_error:.0%} of the rows")
+    return lines
+
+
 def announce(
     config: Config, data: datasets.StreamData, planned: sweep.Sweep, console: Console
 ) -> None:
@@ -321,6 +208,7 @@ def announce(
         f"{num_runs:,} runs, {planned.num_steps:,} gradient steps, about "
         f"{_size(planned.estimated_bytes)} of memory; compiling comes first",
     ]
+    lines += _changes(config, data)
     arriving = data.labels[data.labels != UNLABELLED]
     if arriving.size < data.labels.size:
         lines.append(
@@ -374,7 +262,14 @@ def run(config: Config, console: Console | None = None) -> SweepResult:
         result = planned.run(on_progress)
     result.config = dataclasses.asdict(config)
     report.write_report(result, output_dir)  # before anything is printed: it may fail
+    curve = []
+    if config.sweep_budget:
+        curve = budget_curve.points(config, result)
+        budget_curve.write_csv(curve, output_dir / "budget.csv")
+        budget_curve.plot(curve, result, output_dir / "budget.png")
     report.print_summary(result, console)
+    if curve:
+        budget_curve.show(curve, console)
     console.print(
         f"compiled in {result.compile_seconds:.1f} s, ran in "
         f"{result.run_seconds:.1f} s; tables and pictures are in {output_dir}",
@@ -390,7 +285,7 @@ def main(argv: Sequence[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # JAX logs every backend it looks for
     try:
         run(config_from_flags(), Console())
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted")
@@ -398,5 +293,5 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     flags.define()
-    absl_flags.adopt_module_key_flags(flags)  # so that --help lists them
+    __doc__ = f"{__doc__}{flags.help_text()}"  # for --help
     app.run(main)

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from rad_jax import ensemble, memory
-from rad_jax.state import Arrival, Info, Params, PerSeed, Shared
+from rad_jax.arrivals import shared_parts
+from rad_jax.state import Arrival, Info, Params, PerSeed, Revisited, Shared
 from rad_jax.types import (
     LABEL_DTYPE,
     UNLABELLED,
@@ -22,7 +23,6 @@ from rad_jax.types import (
     Evidence,
     Examples,
     Expert,
-    Keys,
     Learner,
     PRNGKey,
     Queries,
@@ -31,12 +31,11 @@ from rad_jax.types import (
     Spec,
     as_arrays,
 )
-from rad_jax.validation import accuracy, stratified_split
+from rad_jax.validation import accuracy
 
 # What keys are folded with. A single model is a classifier: it trains as C would.
-_LABEL_MODEL, _CLASSIFIER, _TIES, _EXPERT = range(4)
+_LABEL_MODEL, _CLASSIFIER, _TIES, _EXPERT, _CLEANING = range(5)
 _AGAIN = 1 << 20
-_SPLIT = 2**31 - 1  # beside the indices of arrivals, none of which gets here
 
 
 class Engine(NamedTuple):
@@ -52,12 +51,16 @@ class Engine(NamedTuple):
 
     Of one seed:
       init_seed: ``(shared, arrival, label [N], init_key, params) -> per_seed``.
-      judge_seed: ``(shared, per_seed, arrival, label [N], true_label) -> (per_seed,
-        info)``; `true_label` is looked at only by a scheme that declares it.
+      judge_seed: ``(shared, per_seed, arrival, label [N], true_label, stored_true
+        [M]) -> (per_seed, info)``: selects the new rows, and those to be selected
+        again. True labels are looked at only by a scheme that declares it;
+        `stored_true` (of all stored rows) only where rows are selected again.
+      admit_seed: ``(per_seed, arrival) -> per_seed``: takes in rows whose labels are
+        to come, instead of `judge_seed`, which follows with the labels.
       answer_seed: ``(per_seed, slots [Q], label [Q]) -> per_seed``; slots out of
         range and negative labels are passed over.
-      ask_seed: ``(shared, per_seed, arrival, info, true_label) -> per_seed``: the
-        simulated expert answers.
+      ask_seed: ``(shared, per_seed, arrival, info, true_label, key=None) ->
+        per_seed``: the simulated expert answers; without a key, by the order's.
       learn_seed: ``(shared, per_seed) -> per_seed``.
       probabilities: ``(shared, per_seed, queries) -> (probs [Q, K], ...)``, L's first.
 
@@ -65,6 +68,7 @@ class Engine(NamedTuple):
       learners: without parameters, L before C; one entry if L and C are one model.
       num_classes: K.
       memory_capacity: M.
+      sliding: whether the oldest rows make room where the memory is full.
       validation_fraction: share of the clean batch that is held out.
     """
 
@@ -74,6 +78,7 @@ class Engine(NamedTuple):
     extend: Callable[[Queries, Shared, Arrival], Queries]
     init_seed: Callable[..., PerSeed]
     judge_seed: Callable[..., tuple[PerSeed, Info]]
+    admit_seed: Callable[[PerSeed, Arrival], PerSeed]
     answer_seed: Callable[[PerSeed, Array, Array], PerSeed]
     ask_seed: Callable[..., PerSeed]
     learn_seed: Callable[[Shared, PerSeed], PerSeed]
@@ -81,6 +86,7 @@ class Engine(NamedTuple):
     learners: tuple[Learner, ...]
     num_classes: int
     memory_capacity: int
+    sliding: bool
     validation_fraction: float
 
     def num_held_out(self, initial_size: int) -> int:
@@ -101,101 +107,6 @@ def classify(per_seed: PerSeed, probs: tuple[Array, ...]) -> Array:
     if len(probs) == 1:
         return jnp.argmax(probs[0], axis=-1).astype(jnp.int32)
     return ensemble.combine(*probs, *per_seed.alpha)
-
-
-def _shared_parts(
-    learners: tuple[Learner, ...], capacity: int, validation_fraction: float
-):
-    preparations = {
-        learner.preparation.name: learner.preparation
-        for learner in learners
-        if learner.preparation is not None
-    }
-
-    def track(shared: Shared, features: Array) -> Queries:
-        return _prepare(shared.memory, shared.prepared, features)
-
-    def _prepare(store: memory.Memory, bases: dict, features: Array) -> Queries:
-        if not features.shape[0]:
-            return Queries(features, {})  # no validation rows
-        prepared = {
-            name: p.build(bases[name], store, features)
-            for name, p in preparations.items()
-        }
-        return Queries(features, prepared)
-
-    def extend(queries: Queries, shared: Shared, arrival: Arrival) -> Queries:
-        extended = {
-            name: preparations[name].extend(
-                shared.prepared[name],
-                prepared,
-                queries.features,
-                shared.memory,
-                arrival.slots,
-                arrival.valid,
-            )
-            for name, prepared in queries.prepared.items()
-        }
-        return queries._replace(prepared=extended)
-
-    def start(
-        keys: Keys, features: Array, valid: Array, row_id: Array, label: Array
-    ) -> tuple[Shared, Arrival]:
-        held_out, validates = stratified_split(
-            jax.random.fold_in(keys.order, _SPLIT),
-            label,
-            valid & (label != UNLABELLED),
-            validation_fraction,
-        )
-        if held_out.shape[0] >= features.shape[0]:
-            raise ValueError(
-                f"the clean batch has {features.shape[0]} rows and all of them "
-                "validate: none is left to train on"
-            )
-        to_store = features.shape[0] - held_out.shape[0]
-        if to_store > capacity:
-            raise memory.MemoryFullError(
-                f"memory_capacity={capacity} rows: {to_store} clean rows are to be "
-                "stored; raise memory_capacity"
-            )
-        slot = jnp.where(validates, held_out, features.shape[0])
-        trains = valid.at[slot].set(False, mode="drop")
-        empty = memory.empty(capacity, features.shape[1:], features.dtype)
-        index = jnp.zeros((), jnp.int32)
-        store, slots = memory.write(empty, features, row_id, trains, index)
-        bases = {name: p.start(store) for name, p in preparations.items()}
-        shared = Shared(
-            memory=store,
-            prepared=bases,
-            arrival=index,
-            times_learned=jnp.zeros((), jnp.int32),
-            order_key=keys.order,
-            validation=_prepare(store, bases, features[held_out]),
-            validation_label=label[held_out],
-            validation_valid=validates,
-        )
-        return shared, Arrival(Queries(features, {}), trains, slots)
-
-    def observe(
-        shared: Shared, features: Array, valid: Array, row_id: Array
-    ) -> tuple[Shared, Arrival]:
-        queries = track(shared, features)  # against what was there before
-        index = shared.arrival + 1
-        store, slots = memory.write(shared.memory, features, row_id, valid, index)
-        arrival = Arrival(queries, valid, slots)
-        shared = shared._replace(
-            memory=store,
-            prepared={
-                name: p.store(shared.prepared[name], store, slots, valid)
-                for name, p in preparations.items()
-            },
-            arrival=index,
-            times_learned=jnp.zeros_like(shared.times_learned),
-        )
-        validation = extend(shared.validation, shared, arrival)
-        return shared._replace(validation=validation), arrival
-
-    return start, observe, track, extend
 
 
 def _model_parts(
@@ -290,6 +201,8 @@ def build(
     capacity: int,
     validation_fraction: float,
     calibrate: bool,
+    cleaning_window: int = 0,
+    sliding: bool = False,
 ) -> Engine:
     """The parts; cached, so that equal arguments share compiled code.
 
@@ -301,9 +214,12 @@ def build(
       capacity: M.
       validation_fraction: share of the clean batch held out.
       calibrate: whether temperatures are fitted.
+      cleaning_window: earlier arrivals whose rows are selected again at each arrival;
+        0 for none, -1 for all.
+      sliding: where the memory is full, the oldest rows make room.
     """
-    start, observe, track, extend = _shared_parts(
-        learners, capacity, validation_fraction
+    start, observe, track, extend = shared_parts(
+        learners, capacity, validation_fraction, cleaning_window, sliding
     )
     make, probabilities, measure, fit = _model_parts(
         learners, num_classes, capacity, calibrate
@@ -338,14 +254,62 @@ def build(
         per_seed = measure(shared, fit(shared, per_seed))
         return per_seed._replace(alpha=per_seed.alpha_latest)
 
+    def clean(
+        shared: Shared,
+        per_seed: PerSeed,
+        revisited: Revisited,
+        stored_true: Array | None,
+    ) -> PerSeed:
+        """Selects stored rows again; whoever is doubted is dropped, nobody is asked."""
+        slots = revisited.slots
+        probs = probabilities(shared, per_seed, revisited.queries)
+        status = per_seed.status.at[slots].get(mode="fill", fill_value=0)
+        decided = (status == RowStatus.KEPT) | (status == RowStatus.DROPPED)
+        given = per_seed.given.at[slots].get(mode="fill", fill_value=UNLABELLED)
+        given = given.astype(jnp.int32)
+        seen = jnp.full_like(given, UNLABELLED)
+        if scheme.uses_true_labels:
+            if stored_true is None:
+                raise ValueError(
+                    "stored_true is needed to select rows again by a scheme that looks "
+                    "at true labels"
+                )
+            seen = stored_true.at[slots].get(mode="fill", fill_value=UNLABELLED)
+            seen = seen.astype(jnp.int32)
+        key = jax.random.fold_in(shared.order_key, shared.arrival)
+        chosen, _ = scheme.apply(
+            per_seed.params.selection,
+            per_seed.selection,
+            Evidence(probs[0], probs[-1], given, revisited.valid & decided, seen),
+            key=jax.random.fold_in(key, _CLEANING),
+        )
+        changed = jnp.where(revisited.valid & decided, slots, capacity)
+        keep = chosen.keep & ~chosen.query & (chosen.label != UNLABELLED)
+        new_status = jnp.where(keep, RowStatus.KEPT, RowStatus.DROPPED)
+        return per_seed._replace(
+            status=per_seed.status.at[changed].set(
+                new_status.astype(per_seed.status.dtype), mode="drop"
+            ),
+            label=per_seed.label.at[changed].set(
+                chosen.label.astype(per_seed.label.dtype), mode="drop"
+            ),
+        )
+
     def judge_seed(
         shared: Shared,
         per_seed: PerSeed,
         arrival: Arrival,
         label: Array,
         true_label: Array | None = None,
+        stored_true: Array | None = None,
     ) -> tuple[PerSeed, Info]:
         chex.assert_equal_shape((label, arrival.valid))
+        # Models know nothing of the new rows; in a sliding window they still know
+        # labels of the rows that stood in their slots.
+        known = memory.vacate(shared.memory, arrival.slots)
+        shared = shared._replace(memory=known)
+        if arrival.revisited is not None:
+            per_seed = clean(shared, per_seed, arrival.revisited, stored_true)
         probs = probabilities(shared, per_seed, arrival.queries)
         seen = jnp.full_like(label, UNLABELLED)
         if scheme.uses_true_labels:
@@ -389,9 +353,17 @@ def build(
             query=query,
             label=chosen.label,
             row_id=row_id,
-            overflow=shared.memory.overflow,
+            overflow=jnp.zeros((), jnp.int32) if sliding else known.overflow,
         )
         return per_seed, info
+
+    def admit_seed(per_seed: PerSeed, arrival: Arrival) -> PerSeed:
+        slots = arrival.slots
+        return per_seed._replace(
+            given=per_seed.given.at[slots].set(UNLABELLED, mode="drop"),
+            label=per_seed.label.at[slots].set(UNLABELLED, mode="drop"),
+            status=per_seed.status.at[slots].set(RowStatus.DROPPED, mode="drop"),
+        )
 
     def answer_seed(per_seed: PerSeed, slots: Array, label: Array) -> PerSeed:
         slots = jnp.where(label >= 0, slots, capacity)
@@ -408,11 +380,12 @@ def build(
         arrival: Arrival,
         info: Info,
         true_label: Array,
+        key: PRNGKey | None = None,
     ) -> PerSeed:
-        key = jax.random.fold_in(shared.order_key, shared.arrival)
-        answers = expert.answer(
-            per_seed.params.expert, true_label, key=jax.random.fold_in(key, _EXPERT)
-        )
+        if key is None:
+            key = jax.random.fold_in(shared.order_key, shared.arrival)
+            key = jax.random.fold_in(key, _EXPERT)
+        answers = expert.answer(per_seed.params.expert, true_label, key=key)
         answers = jnp.where(info.query, answers, UNLABELLED)
         return answer_seed(per_seed, arrival.slots, answers)
 
@@ -429,6 +402,7 @@ def build(
         extend=extend,
         init_seed=init_seed,
         judge_seed=judge_seed,
+        admit_seed=admit_seed,
         answer_seed=answer_seed,
         ask_seed=ask_seed,
         learn_seed=learn_seed,
@@ -436,5 +410,6 @@ def build(
         learners=learners,
         num_classes=num_classes,
         memory_capacity=capacity,
+        sliding=sliding,
         validation_fraction=validation_fraction,
     )

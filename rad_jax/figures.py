@@ -39,7 +39,7 @@ class _Panel(NamedTuple):
 
     metric: str
     label: str
-    reference: Callable[[float], float] | None = None  # of the noise rate
+    reference: Callable[[float], float] | None = None  # of the share of wrong labels
     reference_name: str = ""
     near_one: bool = False  # spread out the values near 1
 
@@ -92,7 +92,7 @@ def _plot(
     # No pyplot: its figures are global state, and it looks for a display.
     figure_module = require("matplotlib.figure")
     require("matplotlib.backends.backend_agg")
-    rates = result.noise_rates
+    rates, wrong = result.noise_rates, _shares_wrong(result)
     columns = min(len(rates), _COLUMNS)
     rows = math.ceil(len(rates) / _COLUMNS) * len(panels)
     figure = figure_module.Figure(
@@ -108,9 +108,13 @@ def _plot(
             axes.set_visible(True)
             _draw_lines(axes, result, panel, r)
             if panel.reference is not None:
-                _draw_reference(axes, panel.reference(rate), panel.reference_name)
+                value = panel.reference(wrong[r])
+                _draw_reference(axes, value, panel.reference_name)
             if p == 0:
-                axes.set_title(f"{100 * rate:g}% noise", fontsize=10)
+                title = f"{100 * rate:g}% noise"
+                if wrong[r] != rate:
+                    title = f"noise rate {rate:g}: {wrong[r]:.0%} wrong"
+                axes.set_title(title, fontsize=10)
             if p == len(panels) - 1:
                 axes.set_xlabel("arrival", fontsize=9)
             if column == 0:
@@ -127,6 +131,18 @@ def _plot(
     )
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=200)
+
+
+def _shares_wrong(result: SweepResult) -> tuple[float, ...]:
+    """Share of wrong labels at each noise rate.
+
+    The rate itself, unless a schedule or a matrix multiplies it: then as it came out,
+    over all seeds and arrivals.
+    """
+    if not any(result.config.get(x) for x in ("noise_schedule", "noise_matrix")):
+        return result.noise_rates
+    came_out = result.history["realised_noise"][..., 1:]
+    return tuple(float(np.nanmean(came_out[:, r])) for r in range(came_out.shape[1]))
 
 
 def _draw_lines(axes: Any, result: SweepResult, panel: _Panel, r: int) -> None:
@@ -149,7 +165,7 @@ def _draw_lines(axes: Any, result: SweepResult, panel: _Panel, r: int) -> None:
             markevery=(s * step // len(result.schemes), step),
             **style,
         )
-    _scale(axes, panel, statistics.nan_mean(history, axis=2), result.noise_rates)
+    _scale(axes, panel, statistics.nan_mean(history, axis=2), _shares_wrong(result))
     axes.set_xlim(-0.02 * arrivals[-1], 1.02 * arrivals[-1])
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(color="0.9", linewidth=0.6)

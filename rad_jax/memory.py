@@ -64,8 +64,37 @@ def empty(capacity: int, feature_shape: tuple[int, ...], dtype=jnp.float32) -> M
     )
 
 
+def next_slots(memory: Memory, valid: Array, sliding: bool) -> Array:
+    """Where `write` will store the rows of a batch.
+
+    Args:
+      memory: the store.
+      valid: ``[N]`` bool.
+      sliding: whether the oldest rows make room; N is at most the capacity then.
+
+    Returns:
+      ``[N]`` int32, the capacity for padding, and for rows without room.
+    """
+    position = memory.count + jnp.cumsum(valid.astype(jnp.int32)) - 1
+    if sliding:
+        slots = position % memory.capacity
+    else:
+        slots = jnp.minimum(position, memory.capacity)
+    return jnp.where(valid, slots, memory.capacity)
+
+
+def vacate(memory: Memory, slots: Array) -> Memory:
+    """The store without the rows in these slots (those out of range are ignored)."""
+    return memory._replace(arrived=memory.arrived.at[slots].set(-1, mode="drop"))
+
+
 def write(
-    memory: Memory, features: Array, row_id: Array, valid: Array, arrival: Array
+    memory: Memory,
+    features: Array,
+    row_id: Array,
+    valid: Array,
+    arrival: Array,
+    sliding: bool = False,
 ) -> tuple[Memory, Array]:
     """Stores the valid rows of a batch in the next free slots.
 
@@ -75,6 +104,7 @@ def write(
       row_id: ``[N]`` int32.
       valid: ``[N]`` bool; padding takes no slot.
       arrival: int32 scalar.
+      sliding: the memory is a ring: where it is full, the oldest rows make room.
 
     Returns:
       The new store and ``[N]`` int32 slots; the slot of a row that was not stored
@@ -83,8 +113,7 @@ def write(
     """
     chex.assert_shape(features, (valid.shape[0], *memory.features.shape[1:]))
     chex.assert_equal_shape((row_id, valid))
-    position = memory.count + jnp.cumsum(valid.astype(jnp.int32)) - 1
-    slots = jnp.where(valid, jnp.minimum(position, memory.capacity), memory.capacity)
+    slots = next_slots(memory, valid, sliding)
     arrivals = jnp.broadcast_to(arrival, valid.shape)
     return (
         Memory(

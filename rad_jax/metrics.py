@@ -38,6 +38,24 @@ def accuracy(predicted: Array, target: Targets) -> Array:
     return jnp.mean(predicted == target.label)
 
 
+def known_accuracy(predicted: Array, true_label: Array, valid: Array) -> Array:
+    """Share of the valid rows with a true label that are predicted right.
+
+    Args:
+      predicted: ``[N]`` int.
+      true_label: ``[N]`` int, -1 where there is none.
+      valid: ``[N]`` bool.
+
+    Returns:
+      Scalar; NaN without any such row.
+    """
+    chex.assert_equal_shape((predicted, true_label, valid))
+    known = valid & (true_label != UNLABELLED)
+    count = jnp.sum(known)
+    right = jnp.sum(known & (predicted == true_label))
+    return jnp.where(count > 0, right / jnp.maximum(count, 1), jnp.nan)
+
+
 def balanced_accuracy(predicted: Array, target: Targets) -> Array:
     """Mean over the occurring classes of the share predicted right, scalar."""
     return jnp.sum(jnp.where(predicted == target.label, target.balance, 0.0))

@@ -3,6 +3,17 @@
 A noise model is a value, `rad_jax.types.Noise`. The same key gives the same noise; a
 stream keys batch i by ``fold_in(key, i)``, so that noise does not depend on how many
 batches or seeds are run.
+
+| noise | which rows | to which class |
+|---|---|---|
+| `symmetric` | exactly so many | any other, evenly |
+| `independent` | each with the same probability | any other, or any, evenly |
+| `pair_flip` | exactly so many | the next one |
+| `asymmetric` | by true class | by true class |
+| `feature_dependent` | those near another class | the nearest other one |
+
+Every one of them has an array parameter "rate" and `scheduled` lets it follow a
+`rad_jax.schedules.Schedule`.
 """
 
 import functools
@@ -10,18 +21,27 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from rad_jax.types import UNLABELLED, Array, Noise, PRNGKey
+from rad_jax.feature_noise import class_centroids, feature_dependent
+from rad_jax.schedules import Schedule, check_rate, rate_at
+from rad_jax.transition import check_matrix
+from rad_jax.transition import estimate as estimate_transition_matrix
+from rad_jax.types import UNLABELLED, Array, Noise, PRNGKey, PyTree
 
-
-def check_rate(rate, name: str = "rate"):
-    """Raises ValueError unless concrete rates lie in [0, 1]; returns them."""
-    if not isinstance(rate, jax.core.Tracer):
-        values = np.asarray(rate, np.float64)
-        if not np.all((values >= 0.0) & (values <= 1.0)):
-            raise ValueError(f"{name} must lie in [0, 1], got {rate}")
-    return rate
+__all__ = [
+    "asymmetric",
+    "check_rate",
+    "class_centroids",
+    "corrupt",
+    "estimate_transition_matrix",
+    "exact_count",
+    "feature_dependent",
+    "independent",
+    "pair_flip",
+    "realised_rate",
+    "scheduled",
+    "symmetric",
+]
 
 
 def _eligible(label: Array, valid: Array, num_classes: int) -> Array:
@@ -49,13 +69,17 @@ def _another_class(key: PRNGKey, label: Array, num_classes: int) -> Array:
     return ((label.astype(jnp.int32) + shift) % num_classes).astype(label.dtype)
 
 
+def _draw_exactly(key: PRNGKey, eligible: Array, rate: Array) -> Array:
+    """``[N]`` bool: that share of the eligible rows, drawn without replacement."""
+    draw = jnp.where(eligible, jax.random.uniform(key, eligible.shape), jnp.inf)
+    rank = jnp.argsort(jnp.argsort(draw))
+    return eligible & (rank < exact_count(rate, jnp.sum(eligible)))
+
+
 def _symmetric(params, label, valid, *, num_classes, key):
     eligible = _eligible(label, valid, num_classes)
     which, to = jax.random.split(key)
-    draw = jnp.where(eligible, jax.random.uniform(which, label.shape), jnp.inf)
-    rank = jnp.argsort(jnp.argsort(draw))
-    count = exact_count(params["rate"], jnp.sum(eligible))
-    flipped = eligible & (rank < count)
+    flipped = _draw_exactly(which, eligible, params["rate"])
     return jnp.where(flipped, _another_class(to, label, num_classes), label)
 
 
@@ -109,6 +133,159 @@ def independent(rate, *, include_true: bool = False) -> Noise:
       ValueError: for a rate outside [0, 1].
     """
     return Noise(_independent(include_true), {"rate": check_rate(rate)})
+
+
+def _pair_flip(params, label, valid, *, num_classes, key):
+    eligible = _eligible(label, valid, num_classes)
+    flipped = _draw_exactly(key, eligible, params["rate"])
+    following = (label.astype(jnp.int32) + 1) % num_classes
+    return jnp.where(flipped, following.astype(label.dtype), label)
+
+
+def pair_flip(rate) -> Noise:
+    """Exactly ``floor(rate * n + 1e-3)`` of n labelled rows get the next class.
+
+    Class k becomes k + 1, the last one 0; rows are drawn as by `symmetric`.
+
+    Args:
+      rate: in [0, 1]; an array parameter, may be vmapped.
+
+    Returns:
+      The noise model.
+
+    Raises:
+      ValueError: for a rate outside [0, 1].
+    """
+    return Noise(_pair_flip, {"rate": check_rate(rate)})
+
+
+def _asymmetric(params, label, valid, *, num_classes, key):
+    eligible = _eligible(label, valid, num_classes)
+    matrix = jnp.asarray(params["matrix"])
+    if matrix.shape != (num_classes, num_classes):
+        raise ValueError(
+            f"matrix must have a row and a column for each of {num_classes} classes, "
+            f"got shape {matrix.shape}"
+        )
+    which, to = jax.random.split(key)
+    chance = matrix * (1.0 - jnp.eye(num_classes, dtype=matrix.dtype))
+    total = jnp.sum(chance, axis=1)
+    own = jnp.maximum(label, 0).astype(jnp.int32)
+    draw = jax.random.uniform(which, label.shape)
+    flipped = eligible & (draw < params["rate"] * total[own])
+    other = jax.random.categorical(to, jnp.log(chance)[own], axis=-1)
+    return jnp.where(flipped, other.astype(label.dtype), label)
+
+
+def asymmetric(matrix) -> Noise:
+    """Every labelled row draws its given class from the row of its true class.
+
+    Its parameter "rate", 1 at first, scales the matrix off its diagonal: a rate r
+    stands for ``r * matrix + (1 - r) * identity``. A sweep that replaces the rate
+    takes the matrix as it is at 1.
+
+    Args:
+      matrix: ``[K, K]``, ``matrix[true, given]``: rows are true classes and sum to 1,
+        columns are given ones. An array parameter, may be vmapped.
+
+    Returns:
+      The noise model.
+
+    Raises:
+      ValueError: for a matrix that is not square, has negative entries (or some that
+        are not numbers), or rows that do not sum to 1.
+    """
+    return Noise(_asymmetric, {"rate": 1.0, "matrix": check_matrix(matrix)})
+
+
+def scheduled(noise: Noise, schedule: Schedule) -> Noise:
+    """A noise whose rate follows the index of the batch.
+
+    Batch i has the rate ``rate * schedule(i)``, where the rate is that of `noise`, or
+    what a sweep puts in its place. So ``scheduled(symmetric(1.0), schedule)`` takes
+    the schedule as it is, and a sweep over noise rates scales it.
+
+    Args:
+      noise: with a parameter "rate".
+      schedule: its parameters become ``params["schedule"]`` beside the noise's own,
+        and may be vmapped.
+
+    Returns:
+      The noise model; it needs the index of the batch.
+
+    Raises:
+      ValueError: for a noise without a rate.
+    """
+    if not isinstance(noise.params, dict) or "rate" not in noise.params:
+        raise ValueError(
+            'noise must have a parameter "rate" to be scheduled, got parameters '
+            f"{noise.params!r}"
+        )
+    apply = _scheduled(noise._replace(params=None), schedule._replace(params=None))
+    needs = tuple(dict.fromkeys((*noise.needs, "arrival")))
+    return Noise(apply, {**noise.params, "schedule": schedule.params}, needs)
+
+
+@functools.cache
+def _scheduled(noise: Noise, schedule: Schedule):
+    def apply(params, label, valid, *, num_classes, key, arrival, features=None):
+        inner = {name: value for name, value in params.items() if name != "schedule"}
+        at = rate_at(schedule, params["schedule"], arrival, key)
+        return corrupt(
+            noise,
+            inner | {"rate": params["rate"] * at},
+            label,
+            valid,
+            num_classes=num_classes,
+            key=key,
+            features=features,
+            arrival=arrival,
+        )
+
+    return apply
+
+
+def corrupt(
+    noise: Noise,
+    params: PyTree,
+    label: Array,
+    valid: Array,
+    *,
+    num_classes: int,
+    key: PRNGKey,
+    features: Array | None = None,
+    arrival: Array | None = None,
+) -> Array:
+    """Given labels of a batch: any noise, with what it needs of what is known.
+
+    Args:
+      noise: how labels go wrong.
+      params: its parameters.
+      label: ``[N]`` int, true labels, -1 for none.
+      valid: ``[N]`` bool, False for padding.
+      num_classes: K.
+      key: of this batch.
+      features: ``[N, *S]``, for a noise that depends on them.
+      arrival: int scalar, index of the batch (1 for the first after the clean batch),
+        for a noise that varies over time.
+
+    Returns:
+      ``[N]`` int, of `label`'s dtype.
+
+    Raises:
+      ValueError: if the noise needs something that is not given.
+    """
+    known = {"features": features, "arrival": arrival}
+    beside = {}
+    for name in noise.needs:
+        if name not in known:
+            raise ValueError(
+                f"noise.needs may name {tuple(known)}, got {name!r} among {noise.needs}"
+            )
+        if known[name] is None:
+            raise ValueError(f"{name} is needed by this noise and was not given")
+        beside[name] = known[name]
+    return noise.apply(params, label, valid, num_classes=num_classes, key=key, **beside)
 
 
 def realised_rate(given: Array, true_label: Array, valid: Array) -> Array:

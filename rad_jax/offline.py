@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from rad_jax import checks, memory
+from rad_jax.noise import corrupt
 from rad_jax.program import Compiled
 from rad_jax.types import (
     LABEL_DTYPE,
@@ -97,33 +98,49 @@ def noisy_labels(
     label: ArrayLike,
     *,
     num_classes: int,
+    features: ArrayLike | None = None,
 ) -> np.ndarray:
     """Labels as given, for every noise rate and every key.
 
     Args:
-      noise: with a parameter "rate", which `rates` replace.
+      noise: with a parameter "rate", which `rates` replace; one that varies over time
+        is refused, since there is no time here.
       rates: ``[E]`` float in [0, 1].
       keys: ``[R]`` keys. One key serves all rates: rates then share what else is
         random, and comparing them is comparing like with like.
       label: ``[n]`` int, the true classes.
       num_classes: K.
+      features: ``[n, *S]``, for a noise that depends on them.
 
     Returns:
       ``[E, R, n]`` int16.
 
     Raises:
-      ValueError: for labels or rates out of range.
+      ValueError: for labels or rates out of range, features of another number of
+        rows, or if the noise needs something that is not given.
     """
     y = checks.labels("label", label, np.size(label), num_classes, missing=False)
     rates = np.asarray(rates, np.float32)
     if rates.ndim != 1 or not ((rates >= 0) & (rates <= 1)).all():
         raise ValueError(f"rates must lie in [0, 1], got {rates.tolist()}")
+    x = None if features is None else jnp.asarray(features)
+    if x is not None and x.shape[:1] != y.shape:
+        raise ValueError(
+            f"features must have a row for each of the {len(y)} labels, got shape "
+            f"{x.shape}"
+        )
     valid = jnp.ones(len(y), bool)
 
     def one(rate: Array, key: PRNGKey) -> Array:
         params = {**noise.params, "rate": rate}
-        given = noise.apply(
-            params, jnp.asarray(y), valid, num_classes=num_classes, key=key
+        given = corrupt(
+            noise,
+            params,
+            jnp.asarray(y),
+            valid,
+            num_classes=num_classes,
+            key=key,
+            features=x,
         )
         return given.astype(LABEL_DTYPE)
 

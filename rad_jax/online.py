@@ -326,6 +326,8 @@ class OnlineRad:
 
     def _check_room(self, n: int, stored: int) -> None:
         capacity = self._algo.engine.memory_capacity
+        if self._algo.engine.sliding:
+            stored = 0  # the oldest rows make room
         if stored + n > capacity:
             raise MemoryFullError(
                 f"memory_capacity={capacity} rows: {stored} are stored and {n} more "

@@ -112,7 +112,11 @@ class Program(NamedTuple):
 
 @functools.cache
 def make_program(
-    engines: tuple[Engine, ...], noise: Noise, alpha: str, random_model: bool
+    engines: tuple[Engine, ...],
+    noise: Noise,
+    alpha: str,
+    random_model: bool,
+    label_delay: int = 0,
 ) -> Program:
     """The compiled parts of a sweep; the same arguments give the same object."""
     widest = max(engines, key=lambda engine: len(engine.learners))
@@ -151,7 +155,7 @@ def make_program(
                 params._replace(selection=run.selection),
             )
             per_seed, figures = stream.evaluate(engine, mine, per_seed, world, alpha)
-            return per_seed, figures | {"realised_noise": jnp.nan}
+            return per_seed, figures | stream.NO_ARRIVAL
 
         groups, figures = [], []
         for engine, group_params, group_runs in zip(engines, params, runs, strict=True):
@@ -172,6 +176,18 @@ def make_program(
             data.initial_labels.shape[0] + index * size + jnp.arange(size),
         )
         world = stream.extend_world(widest, carry.world, shared, arrival, labels)
+        late = None
+        if label_delay:
+            due = index - label_delay
+            late = stream.recall(
+                widest,
+                shared,
+                arrival,
+                data.features[jnp.maximum(due, 0)],
+                data.initial_labels.shape[0] + due * size + jnp.arange(size),
+                data.labels[jnp.maximum(due, 0)],
+                due + 1,
+            )
         groups, figures = [], []
         for engine, group_runs, per_seed in zip(
             engines, runs, carry.groups, strict=True
@@ -190,6 +206,7 @@ def make_program(
                     run.noise,
                     run.noise_key,
                     alpha=alpha,
+                    late=late,
                 )
 
             per_seed, figure = over_runs(one_run, 0)(group_runs, per_seed)

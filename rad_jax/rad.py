@@ -177,6 +177,8 @@ def rad(
     expert: Expert | None = None,
     validation_fraction: float = 0.2,
     calibrate: bool = False,
+    cleaning_window: int = 0,
+    sliding_window: bool = False,
 ) -> Rad:
     """Puts two models (or one), a selection scheme and an expert together.
 
@@ -194,6 +196,16 @@ def rad(
         the next arrival are what the caller puts in `alpha_latest` (1 at first).
       calibrate: fit one temperature per model on the validation rows, at every
         arrival, and use it wherever probabilities are used.
+      cleaning_window: repetitive cleaning: at each arrival the rows of so many earlier
+        arrivals are selected again by the present models; 0 for none, -1 for all.
+        Rows of the clean batch and rows that an expert labelled stay as they are; the
+        expert is asked about new rows only, and a stored row that is doubted is
+        dropped. An arrival's cost grows by the prediction of at most
+        ``cleaning_window * N`` rows, N the rows of the batch.
+      sliding_window: the memory is a window over the stream: where it is full, the
+        oldest rows, those of the clean batch among them, are forgotten. An endless
+        stream then takes fixed memory; a batch must not exceed the capacity. Networks
+        keep what they have learned from rows since forgotten.
 
     Returns:
       The algorithm, as pure functions.
@@ -220,6 +232,11 @@ def rad(
         raise ValueError(
             f"validation_fraction must lie in [0, 1), got {validation_fraction}"
         )
+    if cleaning_window < -1:
+        raise ValueError(
+            "cleaning_window must be a number of arrivals, 0 for none or -1 for all, "
+            f"got {cleaning_window}"
+        )
     if calibrate and not validation_fraction:
         raise ValueError("calibrate needs validation rows: validation_fraction > 0")
     learners = (classifier,) if label_model is None else (label_model, classifier)
@@ -238,6 +255,8 @@ def rad(
             memory_capacity,
             float(validation_fraction),
             calibrate,
+            int(cleaning_window),
+            bool(sliding_window),
         )
     )
 

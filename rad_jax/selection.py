@@ -23,9 +23,8 @@ from collections.abc import Sequence
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from rad_jax import uncertainty
+from rad_jax import budgets, uncertainty
 from rad_jax.types import (
     UNLABELLED,
     Array,
@@ -38,10 +37,6 @@ from rad_jax.types import (
 
 #: Where `active_limited` may take the probabilities for its score from.
 SOURCES = ("label_model", "classifier", "mean")
-
-#: Scores are compared in steps of 2^-16: votes that are equally split differ by float
-#: rounding, which must not decide who is asked.
-_SCORE_GRAINS = 2.0**16
 
 
 def agreement(evidence: Evidence) -> tuple[Array, Array]:
@@ -77,7 +72,7 @@ def most_uncertain(mask: Array, score: Array, budget: Array, key: PRNGKey) -> Ar
     chex.assert_rank((mask, score), 1)
     size = mask.shape[0]
     tie = jax.random.permutation(key, size)
-    grain = jnp.round(score * _SCORE_GRAINS)
+    grain = jnp.round(score * budgets.SCORE_GRAINS)
     order = jnp.lexsort((tie, jnp.where(mask, -grain, jnp.inf)))
     rank = jnp.zeros(size, jnp.int32).at[order].set(jnp.arange(size, dtype=jnp.int32))
     return mask & (rank < budget)
@@ -153,8 +148,21 @@ def active() -> SelectionScheme:
     return SelectionScheme(_stateless, _active, ())
 
 
+#: What a scheme's key is folded with where it breaks ties for a second time.
+_FILL = 1 << 20
+
+
 @functools.cache
-def _active_limited(score: uncertainty.Score, source: str):
+def _active_limited(
+    score: uncertainty.Score, source: str, over_stream: bool, dynamic: bool
+):
+    """The pair of functions; `over_stream` with a state and all parameters."""
+
+    def init(params):
+        if not over_stream:
+            return ()
+        return budgets.start(params["query_budget"], params["total_budget"])
+
     def apply(params, state, evidence, *, key):
         by_label_model, by_classifier = agreement(evidence)
         keep = by_label_model | by_classifier
@@ -164,15 +172,28 @@ def _active_limited(score: uncertainty.Score, source: str):
             probs = evidence.class_probs
         else:
             probs = (evidence.label_probs + evidence.class_probs) / 2
+        budget = params["query_budget"]
+        if over_stream:
+            state = budgets.next_state(
+                state, probs, evidence.valid, params["cap"], dynamic=dynamic
+            )
+            budget = jnp.minimum(state.budget, state.left)
         query = most_uncertain(
-            doubted(evidence),
-            score(probs, evidence.label),
-            params["query_budget"],
-            key,
+            doubted(evidence), score(probs, evidence.label), budget, key
         )
-        return Selection(keep, evidence.label, query), state
+        chosen = Selection(keep, evidence.label, query)
+        if over_stream:
+            asked = jnp.sum(query, dtype=jnp.int32)
+            state = state._replace(left=state.left - asked)
+            chosen = budgets.fill_classes(
+                chosen,
+                evidence,
+                params["min_per_class"],
+                jax.random.fold_in(key, _FILL),
+            )
+        return chosen, state
 
-    return apply
+    return init, apply
 
 
 def active_limited(
@@ -180,33 +201,91 @@ def active_limited(
     *,
     score: uncertainty.Score = uncertainty.margin,
     source: str = "mean",
+    total_budget: int | None = None,
+    min_per_class: int = 0,
+    dynamic: bool = False,
+    cap: int | None = None,
 ) -> SelectionScheme:
     """Ask the expert about the most uncertain of the doubted rows, drop the others.
 
+    All numbers are array parameters under their names and may be vmapped;
+    `total_budget`, `min_per_class` and `cap` are among them if any of the options
+    after `source` is given.
+
     Args:
-      query_budget: rows per batch, at least 0; an array parameter, may be vmapped.
+      query_budget: rows per batch, at least 0; with `dynamic`, of the first batch.
       score: one of `rad_jax.uncertainty`, or any function of the same form.
       source: probabilities for the score: one of `SOURCES`.
+      total_budget: rows in all over the stream; None for no limit.
+      min_per_class: keep at least so many rows of each given class in a batch; see
+        `keep_per_class`.
+      dynamic: let the budget follow the mean predictive entropy (of `source`) from
+        one batch to the next; see `rad_jax.budgets.adapt`.
+      cap: with `dynamic`, the most per batch, at least 1; None for no limit.
 
     Returns:
       The scheme.
 
     Raises:
-      ValueError: for a negative budget or an unknown source.
+      ValueError: for a number that is no whole number of rows, a dynamic budget that
+        begins at 0, a cap without `dynamic`, or an unknown source.
     """
-    if not isinstance(query_budget, jax.core.Tracer):
-        budgets = np.asarray(query_budget, np.float64)
-        whole = (budgets >= 0) & (budgets < 2**31) & (budgets == np.floor(budgets))
-        if not np.all(whole):
-            raise ValueError(
-                "query_budget must be a whole number of rows in 0..2^31-1, got "
-                f"{query_budget}"
-            )
+    budgets.check_rows("query_budget", query_budget, least=int(dynamic))
     if source not in SOURCES:
         raise ValueError(f"source must be one of {SOURCES}, got {source!r}")
-    return SelectionScheme(
-        _stateless, _active_limited(score, source), {"query_budget": query_budget}
-    )
+    if cap is not None and not dynamic:
+        raise ValueError(f"cap needs dynamic=True, got cap={cap} without it")
+    plain_minimum = isinstance(min_per_class, int) and min_per_class == 0
+    over_stream = total_budget is not None or dynamic or not plain_minimum
+    params = {"query_budget": query_budget}
+    if over_stream:
+        limits = {
+            "total_budget": budgets.NO_LIMIT if total_budget is None else total_budget,
+            "min_per_class": min_per_class,
+            "cap": budgets.NO_LIMIT if cap is None else cap,
+        }
+        for name, value in limits.items():
+            budgets.check_rows(name, value, least=int(name == "cap"))
+        params |= limits
+    init, apply = _active_limited(score, source, over_stream, bool(dynamic))
+    return SelectionScheme(init, apply, params)
+
+
+@functools.cache
+def _keep_per_class(scheme: SelectionScheme):
+    def init(params):
+        return scheme.init(params["scheme"])
+
+    def apply(params, state, evidence, *, key):
+        chosen, state = scheme.apply(params["scheme"], state, evidence, key=key)
+        key = jax.random.fold_in(key, _FILL)
+        minimum = params["min_per_class"]
+        return budgets.fill_classes(chosen, evidence, minimum, key), state
+
+    return init, apply
+
+
+def keep_per_class(scheme: SelectionScheme, minimum: int) -> SelectionScheme:
+    """Any scheme, but with at least so many rows of each given class in a batch kept.
+
+    A rare class could otherwise be filtered away for good. Rows are added in the order
+    of the probability that the models (their mean) give to the given label.
+
+    Args:
+      scheme: decides first.
+      minimum: rows per given class and batch, where the batch has as many; an array
+        parameter "min_per_class", the scheme's own being under "scheme".
+
+    Returns:
+      The scheme.
+
+    Raises:
+      ValueError: for a minimum that is no whole number of rows.
+    """
+    budgets.check_rows("minimum", minimum)
+    init, apply = _keep_per_class(scheme._replace(params=None))
+    params = {"min_per_class": minimum, "scheme": scheme.params}
+    return SelectionScheme(init, apply, params, scheme.uses_true_labels)
 
 
 @functools.cache

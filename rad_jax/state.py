@@ -93,6 +93,21 @@ STATE_AXES = State(shared=None, per_seed=0)  # type: ignore[arg-type]
 BATCH_AXES = Batch(features=None, label=0, valid=None, row_id=None)  # type: ignore[arg-type]
 
 
+class Revisited(NamedTuple):
+    """The seed-free side of stored rows that are selected again.
+
+    Attributes:
+      queries: the rows, latest first, prepared against what was stored before the new
+        batch.
+      slots: ``[R]`` int32, where they are stored.
+      valid: ``[R]`` bool: the slot holds a row of the window, not of the clean batch.
+    """
+
+    queries: Queries
+    slots: Array
+    valid: Array
+
+
 class Arrival(NamedTuple):
     """The seed-free side of a batch that has been stored.
 
@@ -100,11 +115,13 @@ class Arrival(NamedTuple):
       queries: its rows, prepared against what was stored before them.
       valid: ``[N]`` bool.
       slots: ``[N]`` int32, where they are stored.
+      revisited: earlier rows that are to be selected again, None without cleaning.
     """
 
     queries: Queries
     valid: Array
     slots: Array
+    revisited: Revisited | None = None
 
 
 class Info(NamedTuple):

@@ -21,7 +21,8 @@ UPPER_BASELINE = "oracle_selection"
 
 #: What a sweep records per arrival, in the order of the columns of history.csv.
 #: ``accuracy`` is of the prediction a user gets (ensemble or slim). ``purity`` to
-#: ``wasted_queries`` are over arrivals 1..i; ``realised_noise`` is of arrival i alone.
+#: ``wasted_queries`` are over arrivals 1..i; ``realised_noise`` is of arrival i alone,
+#: as are the ``prequential`` accuracies: on its rows, before their labels are seen.
 HISTORY_METRICS = (
     "accuracy",
     "classifier_accuracy",
@@ -34,6 +35,8 @@ HISTORY_METRICS = (
     "queries",
     "wasted_queries",
     "realised_noise",
+    "prequential_accuracy",
+    "classifier_prequential_accuracy",
 )
 
 #: What `summarize` reports, in the order of the rows of summary.csv.
@@ -52,8 +55,13 @@ SUMMARY_METRICS = (
     "classifier_gap_closed",
     "classifier_balanced_accuracy",
     "kept",
+    "prequential_accuracy",
+    "classifier_prequential_accuracy",
     "majority_accuracy",
 )
+
+#: Metrics of a batch, which `summarize` averages over all arrivals.
+_MEANS = ("realised_noise", "prequential_accuracy", "classifier_prequential_accuracy")
 
 #: Arrivals that ``last10_accuracy`` averages (all of them, where there are fewer).
 LAST_ARRIVALS = 10
@@ -326,9 +334,9 @@ def summarize(result: SweepResult) -> list[SummaryRow]:
     """`SUMMARY_METRICS` of every scheme and noise rate.
 
     At the last arrival, except ``last10_accuracy`` (mean of the user's accuracy over
-    the last `LAST_ARRIVALS`) and ``realised_noise`` (mean over arrivals). The two
-    gaps are NaN unless both baselines are among the schemes. ``majority_accuracy`` is
-    a fact of the test set and has no spread.
+    the last `LAST_ARRIVALS`), ``realised_noise`` and the ``prequential`` accuracies
+    (means over arrivals). The two gaps are NaN unless both baselines are among the
+    schemes. ``majority_accuracy`` is a fact of the test set and has no spread.
 
     Args:
       result: what the sweep measured.
@@ -341,7 +349,8 @@ def summarize(result: SweepResult) -> list[SummaryRow]:
     last["final_accuracy"] = last["accuracy"]
     recent = history["accuracy"][..., 1:][..., -LAST_ARRIVALS:]
     last["last10_accuracy"] = nan_mean(recent)
-    last["realised_noise"] = nan_mean(history["realised_noise"][..., 1:])
+    for name in _MEANS:
+        last[name] = nan_mean(history[name][..., 1:])
     tables = {
         name: mean_std_ci95(last[name]) for name in SUMMARY_METRICS if name in last
     }

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rad_jax import metrics
+from rad_jax import memory, metrics
 from rad_jax.engine import Engine, classify
-from rad_jax.noise import realised_rate
+from rad_jax.noise import corrupt, realised_rate
 from rad_jax.state import Arrival, PerSeed, Shared
 from rad_jax.types import (
     LABEL_DTYPE,
@@ -24,6 +24,17 @@ from rad_jax.types import (
 
 #: Where the accuracies that weigh the ensemble come from.
 ALPHA_SOURCES = ("validation", "test")
+
+#: What a batch's noise key is folded with for the expert's errors, so that seeds which
+#: share everything but the noise have experts who err differently.
+_EXPERT = (1 << 30) + 2
+
+#: Figures that only a batch gives, and what they are after the clean one.
+NO_ARRIVAL = {
+    "prequential_accuracy": jnp.nan,
+    "classifier_prequential_accuracy": jnp.nan,
+    "realised_noise": jnp.nan,
+}
 
 
 class World(NamedTuple):
@@ -95,7 +106,7 @@ def evaluate(
 
     Returns:
       The state of the seed, and a scalar for each of
-      `rad_jax.statistics.HISTORY_METRICS` but realised_noise.
+      `rad_jax.statistics.HISTORY_METRICS` but those of `NO_ARRIVAL`.
     """
     probs = engine.probabilities(shared, per_seed, world.test)
     by_model = [jnp.argmax(p, axis=-1) for p in probs]
@@ -125,6 +136,82 @@ def evaluate(
     }
 
 
+class Late(NamedTuple):
+    """A batch whose rows arrived before and whose labels arrive now.
+
+    Attributes:
+      arrival: its rows, prepared against what is known now.
+      true_label: ``[N]`` int.
+      number: int32 scalar, its own index as an arrival; noise goes by it.
+    """
+
+    arrival: Arrival
+    true_label: Array
+    number: Array
+
+
+def recall(
+    engine: Engine,
+    shared: Shared,
+    arrival: Arrival,
+    features: Array,
+    row_id: Array,
+    true_label: Array,
+    index: Array,
+) -> Late:
+    """Finds the rows of an earlier batch, to be judged now.
+
+    Args:
+      engine: prepares them.
+      shared: after `engine.observe` of the present batch.
+      arrival: the present batch, of which nothing is known yet.
+      features: ``[N, *S]``, of the earlier batch.
+      row_id: ``[N]`` int32.
+      true_label: ``[N]`` int.
+      index: int32 scalar, of the earlier batch; below 1 there was none.
+    """
+    known = memory.vacate(shared.memory, arrival.slots)
+    slots, found = memory.find(known, row_id)
+    valid = found & (index >= 1)
+    due = Arrival(
+        queries=engine.track(shared._replace(memory=known), features),
+        valid=valid,
+        slots=jnp.where(valid, slots, known.capacity),
+        revisited=arrival.revisited,
+    )
+    return Late(due, true_label, index)
+
+
+def prequential(
+    per_seed: PerSeed,
+    probs: tuple[Array, ...],
+    true_label: Array,
+    valid: Array,
+) -> dict[str, Array]:
+    """Accuracies on a new batch, as it would be predicted before its labels are seen.
+
+    Args:
+      per_seed: before it learns from the batch: the ensemble weighs models as
+        `Rad.predict` would at that moment.
+      probs: ``[N, K]`` of each model, L's first.
+      true_label: ``[N]`` int, -1 where there is none.
+      valid: ``[N]`` bool.
+
+    Returns:
+      Scalars: prequential_accuracy of the prediction a user gets (ensemble or slim),
+      classifier_prequential_accuracy of C alone.
+    """
+    by_classifier = jnp.argmax(probs[-1], axis=-1)
+    return {
+        "prequential_accuracy": metrics.known_accuracy(
+            classify(per_seed, probs), true_label, valid
+        ),
+        "classifier_prequential_accuracy": metrics.known_accuracy(
+            by_classifier, true_label, valid
+        ),
+    }
+
+
 def arrive(
     engine: Engine,
     noise: Noise,
@@ -137,6 +224,7 @@ def arrive(
     noise_key: PRNGKey,
     *,
     alpha: str,
+    late: Late | None = None,
 ) -> tuple[PerSeed, dict[str, Array]]:
     """One arrival of one seed: corrupt, judge, ask, learn, evaluate.
 
@@ -149,23 +237,47 @@ def arrive(
       world: extended by it.
       true_label: ``[N]`` int.
       noise_params: of `noise`.
-      noise_key: of this seed; the batch's is folded in from the arrival's index.
+      noise_key: of this seed, for the noise and an expert's errors; the batch's is
+        folded in from the arrival's index.
       alpha: see `evaluate`.
+      late: where labels are late, the batch that is labelled now; the rows of
+        `arrival` are then only predicted.
 
     Returns:
       The state of the seed, and a scalar for each of
       `rad_jax.statistics.HISTORY_METRICS`.
     """
-    given = noise.apply(
+    before = {}
+    index, judging = shared.arrival, shared
+    if late is not None:
+        per_seed = engine.admit_seed(per_seed, arrival)
+        known = memory.vacate(shared.memory, arrival.slots)
+        judging = shared._replace(memory=known)
+        probs = engine.probabilities(judging, per_seed, arrival.queries)
+        before = prequential(per_seed, probs, true_label, arrival.valid)
+        arrival, true_label, index = late
+    batch_key = jax.random.fold_in(noise_key, index)
+    given = corrupt(
+        noise,
         noise_params,
         true_label,
         arrival.valid,
         num_classes=engine.num_classes,
-        key=jax.random.fold_in(noise_key, shared.arrival),
+        key=batch_key,
+        features=arrival.queries.features,
+        arrival=index,
     )
-    per_seed, info = engine.judge_seed(shared, per_seed, arrival, given, true_label)
-    per_seed = engine.ask_seed(shared, per_seed, arrival, info, true_label)
+    per_seed, info = engine.judge_seed(
+        judging, per_seed, arrival, given, true_label, world.stored
+    )
+    if late is None:
+        probs = (info.label_probs, info.class_probs)[-len(engine.learners) :]
+        before = prequential(per_seed, probs, true_label, arrival.valid)
+    expert_key = jax.random.fold_in(batch_key, _EXPERT)
+    per_seed = engine.ask_seed(shared, per_seed, arrival, info, true_label, expert_key)
     per_seed = engine.learn_seed(shared, per_seed)
     per_seed, figures = evaluate(engine, shared, per_seed, world, alpha)
     realised = realised_rate(given, true_label, arrival.valid)
-    return per_seed, figures | {"realised_noise": realised}
+    if late is not None:
+        realised = jnp.where(index >= 1, realised, jnp.nan)
+    return per_seed, figures | before | {"realised_noise": realised}

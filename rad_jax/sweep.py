@@ -192,6 +192,9 @@ def prepare(
     alpha: str = "validation",
     validation_fraction: float = 0.2,
     calibrate: bool = False,
+    cleaning_window: int = 0,
+    memory_window: int | None = None,
+    label_delay: int = 0,
     randomness: str = "fixed_model",
     seed: int = 0,
 ) -> Sweep:
@@ -214,6 +217,13 @@ def prepare(
         (then no row is held out unless `calibrate` needs them).
       validation_fraction: share of the clean batch held out.
       calibrate: see `rad_jax.rad`.
+      cleaning_window: see `rad_jax.rad`.
+      memory_window: rows that are remembered, the oldest are forgotten; None for all.
+        Counts of selection (kept, queries, purity, recall) are then of the rows
+        remembered.
+      label_delay: arrivals by which labels come late: the batch of arrival i is judged
+        and learned at arrival ``i + label_delay``. Those of the last batches never
+        come.
       randomness: what differs between seeds: "fixed_model" the noise only (then all
         seeds share minibatches), "fixed_noise" initialisation and order of
         minibatches, "double_random" both.
@@ -231,6 +241,10 @@ def prepare(
         raise ValueError(
             f"validation_fraction must lie in [0, 1), got {validation_fraction}"
         )
+    if not 0 <= label_delay < 2**20:
+        raise ValueError(
+            f"label_delay must be a number of arrivals of at least 0, got {label_delay}"
+        )
     noise = noise or noises.symmetric(0.0)
     num_classes = int(data.num_classes)
     arrays = _check_data(data, num_classes)
@@ -245,6 +259,16 @@ def prepare(
             "none to train on"
         )
     capacity = trained + arrays.labels.size
+    sliding = memory_window is not None and memory_window < capacity
+    if memory_window is not None:
+        least = max(trained, arrays.labels.shape[1] * (1 + label_delay))
+        if memory_window < least:
+            raise ValueError(
+                f"memory_window={memory_window} rows is too short: a batch has "
+                f"{arrays.labels.shape[1]} rows, labels are {label_delay} batches late "
+                f"and {trained} clean rows are trained on, so at least {least}"
+            )
+        capacity = min(capacity, memory_window)
 
     spec = Spec(arrays.features.shape[2:], num_classes, capacity)
     for argument, learner in (("label_model", label_model), ("classifier", classifier)):
@@ -277,6 +301,8 @@ def prepare(
                 expert=expert,
                 validation_fraction=validation_fraction,
                 calibrate=calibrate,
+                cleaning_window=cleaning_window,
+                sliding_window=sliding,
             )
         )
         runs.append(
@@ -295,6 +321,7 @@ def prepare(
         noise._replace(params=None),
         alpha,
         randomness != "fixed_model",
+        label_delay,
     )
     params = tuple(as_arrays(algo.params._replace(selection=())) for algo in algos)
     keys = Keys(jax.random.fold_in(key, 0), jax.random.fold_in(key, 1))

@@ -299,7 +299,8 @@ class Expert(NamedTuple):
     """Someone who can be asked for the label of a row, simulated.
 
     Attributes:
-      answer: ``(params, true_label [N], *, key) -> label [N]``.
+      answer: ``(params, true_label [N], *, key) -> label [N]``; in a sweep the key
+        differs between seeds as the noise does.
       params: pytree of numbers that may be vmapped.
     """
 
@@ -308,14 +309,18 @@ class Expert(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """How labels go wrong.
+    """How labels go wrong; `rad_jax.noise.corrupt` runs it.
 
     Attributes:
       apply: ``(params, label [N], valid [N], *, num_classes, key) -> given [N]``,
         a pure function of its arguments; unlabelled and padding rows are untouched.
       params: pytree of numbers that may be vmapped; by convention ``{"rate": ...}``
         where there is one.
+      needs: what `apply` takes beside, as keywords: "features" ``[N, *S]`` and
+        "arrival", int32 scalar, index of the batch (1 for the first after the clean
+        batch).
     """
 
     apply: Callable[..., Array]
     params: PyTree
+    needs: tuple[str, ...] = ()

@@ -164,3 +164,27 @@ class TestSelectionFigures:
         assert got["kept"] == 1
         assert got["queries"] == got["wasted_queries"] == 1
         assert got["recall"] == 0.5
+
+
+class TestKnownAccuracy:
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_counts_only_valid_rows_with_a_true_label(self, seed):
+        random = np.random.default_rng(seed)
+        predicted, true = (
+            random.integers(0, 3, NUM_ROWS),
+            random.integers(-1, 3, NUM_ROWS),
+        )
+        valid = random.random(NUM_ROWS) < 0.7
+        right = rows = 0
+        for guess, label, counts in zip(predicted, true, valid, strict=True):
+            if counts and label != -1:
+                rows += 1
+                right += guess == label
+        got = metrics.known_accuracy(predicted, true, valid)
+        assert float(got) == pytest.approx(right / rows)
+
+    def test_is_undefined_without_rows(self):
+        predicted, valid = jnp.zeros(3, jnp.int32), jnp.ones(3, bool)
+        nothing = jnp.full(3, -1)
+        assert np.isnan(metrics.known_accuracy(predicted, nothing, valid))
+        assert np.isnan(metrics.known_accuracy(predicted, predicted, ~valid))

@@ -9,7 +9,16 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 
-from rad_jax import Training, from_sklearn, knn, mlp, nearest_centroid, noise, offline
+from rad_jax import (
+    Training,
+    from_sklearn,
+    knn,
+    mlp,
+    nearest_centroid,
+    noise,
+    offline,
+    schedules,
+)
 
 K, SIZE, NUM_TEST = 3, 90, 60
 KEYS = {"init_key": jax.random.key(0), "order_key": jax.random.key(1)}
@@ -270,3 +279,42 @@ def test_bad_noise():
         given(LABEL, (0.5, 1.5))
     with pytest.raises(ValueError, match=r"label must lie in 0\.\.2"):
         given(LABEL + 1)
+
+
+def test_noise_may_depend_on_features():
+    """The rows mislabelled are those near another class, at every rate."""
+    train, label, _, _ = rows()
+    centroids = noise.class_centroids(train, label, K)
+    kind = noise.feature_dependent(0.0, centroids)
+    keys = jax.random.split(jax.random.key(5), 200)
+    labels = offline.noisy_labels(
+        kind, (0.0, 0.3), keys, label, num_classes=K, features=train
+    )
+    assert (labels[0] == label).all()
+    chance = (labels[1] != label).mean(axis=0)
+    assert chance.mean() == pytest.approx(0.3, abs=0.02)
+    distance = np.linalg.norm(train[:, None] - centroids, axis=-1)
+    own = distance[np.arange(SIZE), label]
+    distance[np.arange(SIZE), label] = np.inf
+    gap = distance.min(axis=1) - own
+    near, far = np.argsort(gap)[:20], np.argsort(gap)[-20:]
+    assert chance[near].mean() > 2 * chance[far].mean()
+    flipped = labels[1] != label
+    np.testing.assert_array_equal(
+        labels[1][flipped], np.tile(distance.argmin(axis=1), (200, 1))[flipped]
+    )
+
+
+def test_noise_that_lacks_what_it_needs_is_refused():
+    train, label, _, _ = rows()
+    keys = jax.random.split(jax.random.key(5), 2)
+    kind = noise.feature_dependent(0.0, noise.class_centroids(train, label, K))
+    with pytest.raises(ValueError, match="features is needed by this noise"):
+        offline.noisy_labels(kind, (0.3,), keys, label, num_classes=K)
+    with pytest.raises(ValueError, match="each of the 90 labels"):
+        offline.noisy_labels(
+            kind, (0.3,), keys, label, num_classes=K, features=train[1:]
+        )
+    moving = noise.scheduled(noise.symmetric(1.0), schedules.constant(0.2))
+    with pytest.raises(ValueError, match="arrival is needed by this noise"):
+        offline.noisy_labels(moving, (0.3,), keys, label, num_classes=K)

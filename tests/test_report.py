@@ -289,6 +289,24 @@ class TestPictures:
         result.history["purity"][:] = math.nan
         report.plot_selection(result, tmp_path / "x.png")
 
+    def test_a_rate_that_is_only_a_factor_is_not_called_the_noise(
+        self, tmp_path, monkeypatch
+    ):
+        figure_class = importlib.import_module("matplotlib.figure").Figure
+        drawn = []
+        monkeypatch.setattr(
+            figure_class, "savefig", lambda self, path, **_: drawn.append(self)
+        )
+        monkeypatch.setattr(files.os, "replace", lambda *_: None)
+        made = make_result(config={"noise_schedule": "constant(0.5)"})
+        made.history["realised_noise"][:, 0, :, 1:] = 0.25
+        made.history["realised_noise"][:, 1, :, 1:] = 0.5
+        report.plot_selection(made, tmp_path / "x.png")
+        titles = [axes.get_title() for axes in drawn[0].axes]
+        assert titles[:2] == ["noise rate 0.2: 25% wrong", "noise rate 0.4: 50% wrong"]
+        texts = [text.get_text() for text in drawn[0].axes[1].texts]
+        assert [text.split(" (")[0] for text in texts] == ["noise-free share 0.500"]
+
     def test_what_is_drawn(self, result, tmp_path, monkeypatch):
         """Every scheme in every panel, the means as its line, the majority dotted."""
         figure_class = importlib.import_module("matplotlib.figure").Figure

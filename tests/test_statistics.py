@@ -267,6 +267,8 @@ class TestSummarize:
             "classifier_gap_closed",
             "classifier_balanced_accuracy",
             "kept",
+            "prequential_accuracy",
+            "classifier_prequential_accuracy",
             "majority_accuracy",
         ]
         assert [(row.scheme, row.noise_rate, row.metric) for row in rows] == [
@@ -282,7 +284,10 @@ class TestSummarize:
         assert mean["final_accuracy"] == pytest.approx(0.12)
         assert mean["purity"] == pytest.approx(0.12)
         assert mean["last10_accuracy"] == pytest.approx(np.mean(np.arange(3, 13)) / 100)
-        assert mean["realised_noise"] == pytest.approx(np.mean(np.arange(1, 13)) / 100)
+        over_all = pytest.approx(np.mean(np.arange(1, 13)) / 100)
+        assert mean["realised_noise"] == over_all
+        assert mean["prequential_accuracy"] == over_all
+        assert mean["classifier_prequential_accuracy"] == over_all
 
     def test_fewer_than_ten_arrivals_leave_the_clean_batch_out(self):
         rows = by_key(statistics.summarize(make_result(num_arrivals=3)))

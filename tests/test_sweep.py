@@ -192,6 +192,8 @@ def assert_same_figures(got, expected, where=""):
             "queries": 1,
             "wasted_queries": 1,
             "realised_noise": 0,
+            "prequential_accuracy": 1 / BATCH,
+            "classifier_prequential_accuracy": 1 / BATCH,
             "balanced_accuracy": 1 / 20,
             "classifier_balanced_accuracy": 1 / 20,
         }.get(name, 1 / TEST)
@@ -311,7 +313,21 @@ def single_run(name, rate, seed):
         history.append(figures | more)
         return predicted
 
-    look(realised_noise=np.nan)
+    def foresee(features, true):
+        """Accuracies on rows whose labels the models have not seen."""
+        probs = [np.asarray(p) for p in probabilities(state, features)]
+        by_classifier = predicted = [oracles.argmax(row) for row in probs[-1]]
+        if len(probs) == 2:
+            alpha = np.asarray(state.per_seed.alpha)
+            predicted, _ = oracles.algorithm_1(*probs, *alpha)
+        right = {"prequential_accuracy": 0, "classifier_prequential_accuracy": 0}
+        for label, user, alone in zip(true, predicted, by_classifier, strict=True):
+            right["prequential_accuracy"] += user == label
+            right["classifier_prequential_accuracy"] += alone == label
+        return {name: count / len(true) for name, count in right.items()}
+
+    before = {"prequential_accuracy": np.nan, "classifier_prequential_accuracy": np.nan}
+    look(realised_noise=np.nan, **before)
     for i, (features, true) in enumerate(zip(data.features, data.labels, strict=True)):
         given = noise.symmetric(rate).apply(
             {"rate": jnp.float32(rate)},
@@ -321,8 +337,9 @@ def single_run(name, rate, seed):
             key=jax.random.fold_in(noise_key, i + 1),
         )
         here = batch(features, np.asarray(given), INITIAL + i * BATCH)
+        before = foresee(features, true)
         state, _ = step(state, here, true)
-        predicted = look(realised_noise=np.mean(np.asarray(given) != true))
+        predicted = look(realised_noise=np.mean(np.asarray(given) != true), **before)
     return history, predicted
 
 

@@ -62,13 +62,14 @@ def _complete(
     model: KNNModel, memory, queries: Array, lists, found: _Found, k: int
 ) -> _Found:
     """Searches all of memory for queries whose list ended before k voters came."""
-    votes = model.label != UNLABELLED
+    voter = jnp.where(memory.valid, model.label, UNLABELLED)
+    votes = voter != UNLABELLED
     cut_off = jnp.isfinite(lists.distance2[-1])  # the list is full: more rows exist
     needed = jnp.minimum(k, jnp.sum(votes, dtype=jnp.int32))
     missing = cut_off & (found.count < needed)
     rows = nearest.flat(memory.features)
     reach = min(k, rows.shape[0])
-    label, distance2 = exhaustive.searcher(reach)(missing, model.label, queries, rows)
+    label, distance2 = exhaustive.searcher(reach)(missing, voter, queries, rows)
     short = ((0, 0), (0, k - reach))
     label = jnp.pad(label, short, constant_values=UNLABELLED)
     distance2 = jnp.pad(distance2, short, constant_values=jnp.inf)
