@@ -1,5 +1,6 @@
 """The cache: the same data set again, and never a damaged or half-written one."""
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -79,6 +80,18 @@ def test_the_second_time_it_comes_from_disk(source, folder, dataset):
     assert second.features.flags.c_contiguous
     assert_same(first, second)
     assert_same(dataset, second)
+
+
+def test_the_rows_of_the_source_come_back(source, folder):
+    rows = np.random.default_rng(0).permutation(50).astype(np.int64)
+    build = Built(dataclasses.replace(TABLE, source_row=rows))
+    for _ in range(2):
+        again = load(build, source, folder)
+        assert again.source_row.dtype == np.int64
+        np.testing.assert_array_equal(again.source_row, rows)
+    assert build.times == 1
+    for _ in range(2):
+        assert load(Built(), source, folder, version=2).source_row is None
 
 
 def test_missing_values_stay_allowed(source, folder):

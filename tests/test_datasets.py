@@ -403,6 +403,11 @@ def make(rows=100, width=3, classes=2, **changes):
         ({"class_names": ("a", "a")}, "class_names is .* no name twice"),
         ({"class_names": ()}, "at least one name"),
         ({"feature_names": ("a", "b")}, "feature_names holds 2 names.* 3 columns"),
+        ({"source_row": list(range(100))}, "source_row is a list; None or distinct"),
+        ({"source_row": np.arange(100, dtype=np.int32)}, "source_row .*int32.*int64"),
+        ({"source_row": np.arange(99)}, r"source_row has shape \(99,\)"),
+        ({"source_row": np.zeros(100, np.int64)}, "source_row holds .* a number twice"),
+        ({"source_row": np.arange(-1, 99)}, "source_row holds negative numbers"),
     ],
 )
 def test_a_dataset_checks_itself(changes, message):

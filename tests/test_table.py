@@ -2,6 +2,7 @@
 
 import csv
 import datetime
+import functools
 import gzip
 import io
 import math
@@ -67,6 +68,65 @@ when,size,kind,y,id
     np.testing.assert_array_equal(zipped.features, dataset.features)
     semicolons = table.load(write(text.replace(",", ";"), "semi.csv"), **options)
     np.testing.assert_array_equal(semicolons.features, dataset.features)
+
+
+LINES = """\
+t,x,y
+
+3,"two
+lines",a
+1,b,
+
+2,"c",b
+2,d,c
+"""
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+def test_rows_know_their_lines(write, name):
+    path = write(LINES, name)
+    options = Y | {"drop_columns": ["x"]}
+    assert table.load(path, **options).source_row.tolist() == [3, 5, 7, 8]
+    dataset = table.load(path, time_column="t", drop_columns=[], **Y)
+    assert dataset.source_row.tolist() == [5, 7, 8, 3]
+    assert dataset.source_row.dtype == np.int64
+    assert dataset.labels.tolist() == [-1, 1, 2, 0]
+
+
+def test_rows_without_a_header_know_their_lines(write):
+    path = write("5,a\n\n4,b\n")
+    assert table.load(path, label_column="2").source_row.tolist() == [1, 3]
+
+
+def test_rows_of_parquet_know_their_index(tmp_path):
+    path = tmp_path / "a.parquet"
+    columns = {"t": [3, 1, 2], "x": [0, 1, 2], "y": ["a", "b", "a"]}
+    pandas.DataFrame(columns).to_parquet(path)
+    assert table.load(path, **Y, drop_columns=["t"]).source_row.tolist() == [0, 1, 2]
+    assert table.load(path, **Y, time_column="t").source_row.tolist() == [1, 2, 0]
+
+
+def test_another_column_of_classes(write):
+    path = write("t,x,y,z,w\n2,0,a, b ,01\n1,0,b,?,2\n3,1,a,7,\n")
+    read = functools.partial(table.column, path, argument="truth")
+    assert read("z").tolist() == ["b", "", "7"], "in the order of the file"
+    assert read("w").tolist() == ["1", "2", ""], "whole numbers"
+    assert read("y").tolist() == ["a", "b", "a"]
+    with pytest.raises(DataError, match=r"truth='no' is unknown; the columns are 't'"):
+        read("no")
+    with pytest.raises(DataError, match="there is no such file"):
+        table.column("no.csv", "y", argument="truth")
+    numbered = write("5,a,0.5\n4,b,1\n", "no_header.csv")
+    options = {"argument": "truth", "has_header": False}
+    assert table.column(numbered, "2", **options).tolist() == ["a", "b"]
+    with pytest.raises(DataError, match=r"line 1, column '3': 0\.5, where the"):
+        table.column(numbered, "3", **options)
+
+
+def test_another_column_may_hold_one_value_only(tmp_path):
+    path = tmp_path / "a.parquet"
+    pandas.DataFrame({"x": [1, 2], "sure": [True, True]}).to_parquet(path)
+    assert table.column(path, "sure", argument="c").tolist() == ["True", "True"]
 
 
 CELL = st.one_of(
