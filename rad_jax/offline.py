@@ -103,8 +103,7 @@ def noisy_labels(
     """Labels as given, for every noise rate and every key.
 
     Args:
-      noise: with a parameter "rate", which `rates` replace; one that varies over time
-        is refused, since there is no time here.
+      noise: with a parameter "rate", which `rates` replace; none that varies over time.
       rates: ``[E]`` float in [0, 1].
       keys: ``[R]`` keys. One key serves all rates: rates then share what else is
         random, and comparing them is comparing like with like.
@@ -130,19 +129,11 @@ def noisy_labels(
             f"{x.shape}"
         )
     valid = jnp.ones(len(y), bool)
+    go_wrong = functools.partial(corrupt, noise, num_classes=num_classes, features=x)
 
     def one(rate: Array, key: PRNGKey) -> Array:
         params = {**noise.params, "rate": rate}
-        given = corrupt(
-            noise,
-            params,
-            jnp.asarray(y),
-            valid,
-            num_classes=num_classes,
-            key=key,
-            features=x,
-        )
-        return given.astype(LABEL_DTYPE)
+        return go_wrong(params, jnp.asarray(y), valid, key=key).astype(LABEL_DTYPE)
 
     over_keys = jax.vmap(one, in_axes=(None, 0))
     return np.asarray(jax.jit(jax.vmap(over_keys, in_axes=(0, None)))(rates, keys))
