@@ -66,7 +66,8 @@ def shared() -> list[flags.Flag]:
 
 def help_text() -> str:
     """The flags, group by group; a script appends it to its docstring for --help."""
-    text = "\n".join(FLAGS.module_help(group) for group in GROUPS)
+    defined = FLAGS.flags_by_module_dict()
+    text = "\n".join(FLAGS.module_help(group) for group in GROUPS if group in defined)
     return "\nflags:\n" + text.replace("%", "%%") + "\n"  # absl formats it
 
 
