@@ -1,5 +1,6 @@
 """Settings of every test: devices, strictness, property tests, data."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -42,6 +43,22 @@ def _cache_of_the_tests(tmp_path_factory):
         patch.setenv("MPLCONFIGDIR", mpl.get_cachedir())
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _drop_compiled_programs():
+    """Frees compiled programs after each file.
+
+    Every program of XLA's CPU backend maps memory several times over, and a process may
+    have 65,530 mappings (Linux): thousands of programs end in a segmentation fault.
+    """
+    yield
+    for name in ("rad_jax.program", "rad_jax.offline"):
+        for value in vars(sys.modules.get(name, sys)).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
