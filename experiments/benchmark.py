@@ -11,18 +11,17 @@ benchmark.json to --output_dir.
 import dataclasses
 import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 
 import jax
 import numpy as np
-from absl import app, logging
+from absl import app
 from absl import flags as absl_flags
 from rich.console import Console
 from rich.table import Table
 
-from experiments import flags, names, stream
+from experiments import command, flags, names, stream
 from rad_jax import Training, rad
 from rad_jax.files import atomic_path, check_output_dir
 from rad_jax.online import OnlineRad
@@ -204,14 +203,12 @@ def run(
 
 def main(argv: Sequence[str]) -> None:
     """Runs the benchmark that the flags describe."""
-    if len(argv) > 1:
-        sys.exit(f"error: unknown arguments: {' '.join(argv[1:])}")
-    logging.set_verbosity(logging.WARNING)
-    try:
-        seeds = [int(n) for n in absl_flags.FLAGS.seeds]
+
+    def work() -> None:
+        seeds = flags.numbers("seeds", absl_flags.FLAGS.seeds, int)
         run(stream.config_from_flags(), seeds, absl_flags.FLAGS.repeats, Console())
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+
+    command.call(argv, work)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,16 @@ learners.csv and times.csv to --output_dir.
 import csv
 import dataclasses
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from absl import app, logging
+from absl import app
 from absl import flags as absl_flags
 from rich.console import Console
 from rich.table import Table
 
-from experiments import sources, stream
+from experiments import command, flags, sources, stream
 from experiments.learner_comparison import (
     LEARNERS,
     SETTINGS,
@@ -205,30 +204,23 @@ def _config_from_flags() -> Config:
         field.name: absl_flags.FLAGS[field.name].value
         for field in dataclasses.fields(Config)
     }
-    try:
-        values["seeds"] = tuple(int(text) for text in values["seeds"])
-    except ValueError:
-        given = ",".join(values["seeds"])
-        raise ValueError(f"--seeds must be whole numbers, got {given}") from None
+    values["seeds"] = flags.numbers("seeds", values["seeds"], int)
     values["learners"] = tuple(values["learners"])
     return Config(**values)
 
 
 def main(argv: Sequence[str]) -> None:
     """Runs the comparison that the flags describe."""
-    if len(argv) > 1:
-        sys.exit(f"error: unknown arguments: {' '.join(argv[1:])}")
-    logging.set_verbosity(logging.WARNING)  # JAX logs every backend it looks for
-    console = Console()
-    try:
+
+    def work() -> None:
         config = check(_config_from_flags())
         check_output_dir(config.output_dir)
+        console = Console()
         run(config, console)
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
-    console.print(f"wrote {config.output_dir}/learners.csv, times.csv", highlight=False)
+        written = f"wrote {config.output_dir}/learners.csv, times.csv"
+        console.print(written, highlight=False)
+
+    command.call(argv, work)
 
 
 if __name__ == "__main__":

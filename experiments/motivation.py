@@ -16,16 +16,16 @@ to --output_dir.
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
 import jax
-from absl import app, logging
+from absl import app
 from absl import flags as absl_flags
 from rich.console import Console
 
 from experiments import (
+    command,
     flags,
     names,
     offline_study,
@@ -296,16 +296,8 @@ def use_all_cores() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Runs the study that the flags describe."""
-    if len(argv) > 1:
-        sys.exit(f"error: unknown arguments: {' '.join(argv[1:])}")
-    logging.set_verbosity(logging.WARNING)  # JAX logs every backend it looks for
     use_all_cores()
-    try:
-        run(config_from_flags(), Console())
-    except (ValueError, OSError, ImportError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    command.call(argv, lambda: run(config_from_flags(), Console()))
 
 
 if __name__ == "__main__":

@@ -11,14 +11,13 @@ to --output_dir; with --sweep_budget, budget.csv and budget.png, too.
 
 import dataclasses
 import os
-import sys
 from collections.abc import Sequence
 
 import numpy as np
-from absl import app, logging
+from absl import app
 from rich.console import Console
 
-from experiments import budget_curve, flags, names, noises, sources
+from experiments import budget_curve, command, flags, names, noises, sources
 from experiments.progress import Reporter
 from experiments.settings import Config, complete, config_from_flags, suit
 from rad_jax import Training, datasets, experts, report, sweep
@@ -280,15 +279,7 @@ def run(config: Config, console: Console | None = None) -> SweepResult:
 
 def main(argv: Sequence[str]) -> None:
     """Runs the experiment that the flags describe."""
-    if len(argv) > 1:
-        sys.exit(f"error: unknown arguments: {' '.join(argv[1:])}")
-    logging.set_verbosity(logging.WARNING)  # JAX logs every backend it looks for
-    try:
-        run(config_from_flags(), Console())
-    except (ValueError, OSError, ImportError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    command.call(argv, lambda: run(config_from_flags(), Console()))
 
 
 if __name__ == "__main__":

@@ -11,18 +11,17 @@ predictions.csv, config.json and suspects.png to --output_dir.
 
 import dataclasses
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import app, logging
+from absl import app
 from absl import flags as absl_flags
 from rich.console import Console
 
-from experiments import flags, settings, stream, suspects_report
+from experiments import command, flags, settings, stream, suspects_report
 from experiments.progress import Reporter
 from experiments.suspects_input import SCHEMES, YES, Config, Rows, complete, read
 from experiments.suspects_report import Findings, Status
@@ -245,15 +244,7 @@ def _write_config(config: Config, shared: settings.Config, output_dir: Path) -> 
 
 def main(argv: Sequence[str]) -> None:
     """Finds the suspect labels of the file that the flags name."""
-    if len(argv) > 1:
-        sys.exit(f"error: unknown arguments: {' '.join(argv[1:])}")
-    logging.set_verbosity(logging.WARNING)  # JAX logs every backend it looks for
-    try:
-        run(config_from_flags(), Console())
-    except (ValueError, OSError, ImportError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    command.call(argv, lambda: run(config_from_flags(), Console()))
 
 
 if __name__ == "__main__":

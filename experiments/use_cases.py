@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags, logging
+from absl import app, flags
 from rich.console import Console
 
-from experiments import comparison, presets, stream
+from experiments import command, comparison, presets, stream
 from experiments.presets import USE_CASES, Options
 from rad_jax.files import atomic_path, check_output_dir
 
@@ -229,19 +229,15 @@ def _say(console: Console, *lines: str) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Runs the use cases that the flags name."""
-    if len(argv) > 1:
-        sys.exit(f"error: unknown arguments: {' '.join(argv[1:])}")
-    logging.set_verbosity(logging.WARNING)  # JAX logs every backend it looks for
-    try:
+
+    def work() -> None:
         _, failed = run(options_from_flags(), Console())
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
-    if failed:
-        sys.exit(
-            "\n".join(f"error: {name}: {reason}" for name, reason in failed.items())
-        )
+        if failed:
+            sys.exit(
+                "\n".join(f"error: {name}: {reason}" for name, reason in failed.items())
+            )
+
+    command.call(argv, work)
 
 
 if __name__ == "__main__":
