@@ -5,8 +5,8 @@ r"""The main job: a stream with wrong labels, every scheme and noise seed at onc
   python -m experiments.stream --dataset=rows.csv --label_column=class
 
 Prints what it is about to do, its progress and a table; writes summary.csv,
-history.csv, per_class.csv, confusion.csv, config.json, accuracy.png and selection.png
-to --output_dir; with --sweep_budget, budget.csv and budget.png, too.
+history.csv, per_class.csv, confusion.csv, config.json, accuracy.png, selection.png and
+prequential.png to --output_dir; with --sweep_budget, budget.csv and budget.png, too.
 """
 
 import dataclasses
@@ -17,8 +17,15 @@ import numpy as np
 from absl import app
 from rich.console import Console
 
-from experiments import budget_curve, command, flags, names, noises, sources
-from experiments.progress import Reporter
+from experiments import (
+    budget_curve,
+    command,
+    flags,
+    names,
+    noises,
+    progress,
+    sources,
+)
 from experiments.settings import Config, complete, config_from_flags, suit
 from rad_jax import Training, checks, datasets, experts, report, sweep
 from rad_jax.files import check_output_dir
@@ -266,7 +273,7 @@ def run(config: Config, console: Console | None = None) -> SweepResult:
     data = cut(config, dataset)
     planned = prepare(config, data)
     announce(config, data, planned, console)
-    with Reporter(planned.num_arrivals, console) as on_progress:
+    with progress.Reporter(planned.num_arrivals, console) as on_progress:
         result = planned.run(on_progress)
     result.config = dataclasses.asdict(config)
     report.write_report(result, output_dir)  # before anything is printed: it may fail
@@ -280,7 +287,9 @@ def run(config: Config, console: Console | None = None) -> SweepResult:
         budget_curve.show(curve, console)
     console.print(
         f"compiled in {result.compile_seconds:.1f} s, ran in "
-        f"{result.run_seconds:.1f} s; tables and pictures are in {output_dir}",
+        f"{result.run_seconds:.1f} s, "
+        f"{1e3 * result.run_seconds / result.num_arrivals:,.3g} ms an arrival"
+        f"{progress.peak_memory()}; tables and pictures are in {output_dir}",
         highlight=False,
     )
     return result

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from rad_jax import __version__, statistics
-from rad_jax.figures import plot_accuracy, plot_selection
+from rad_jax.figures import plot_accuracy, plot_prequential, plot_selection
 from rad_jax.files import atomic_path, require
 from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE, SweepResult
 
@@ -304,6 +304,7 @@ WRITERS: dict[str, Callable[[SweepResult, Path], None]] = {
     "confusion.csv": write_confusion_csv,
     "accuracy.png": plot_accuracy,
     "selection.png": plot_selection,
+    "prequential.png": plot_prequential,
 }
 
 
