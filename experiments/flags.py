@@ -259,8 +259,22 @@ def _define_expert() -> None:
     )
     group.integer("budget_cap", None, "Of a dynamic budget: the most rows a batch.")
     group.choice("uncertainty", "margin", "How the limited schemes choose.")
+    group.list(
+        "sweep_uncertainty",
+        [],
+        "With --sweep_budget: ways to choose that are compared, instead of that of "
+        "--uncertainty.",
+    )
     group.choice("uncertainty_source", "mean", "Whose probabilities they use.")
     group.float("expert_error", 0.0, "Share of the answers that are wrong.")
+    group.choice(
+        "new_classes",
+        "refuse",
+        "What to do where rows arrive of a class of which no clean row is: refuse the "
+        "stream, or let the expert admit it: active asks about all doubted rows, and "
+        f"the limited schemes ask about rows given such a class first, until "
+        f"{names.NEW_CLASS_ROWS} are trained on.",
+    )
 
 
 def define_learners() -> None:

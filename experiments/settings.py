@@ -52,7 +52,9 @@ class Config:
     dynamic_budget: bool = False
     budget_cap: int | None = None
     expert_error: float = 0.0
+    new_classes: str = "refuse"
     uncertainty: str = "margin"
+    sweep_uncertainty: tuple[str, ...] = ()
     uncertainty_source: str = "mean"
     alpha: str = "validation"
     calibrate: bool = False
@@ -94,8 +96,8 @@ def config_from_flags() -> Config:
     ):
         if given[name] is not None:
             given[name] = flags.numbers(name, given[name], kind)
-    given["schemes"] = tuple(given["schemes"])
-    given["drop_columns"] = tuple(given["drop_columns"])
+    for name in ("schemes", "drop_columns", "sweep_uncertainty"):
+        given[name] = tuple(given[name])
     return Config(**given)
 
 
@@ -196,6 +198,7 @@ def complete(config: Config) -> Config:
         config,
         schemes=schemes,
         sweep_budget=tuple(sorted(set(config.sweep_budget))),
+        sweep_uncertainty=tuple(dict.fromkeys(config.sweep_uncertainty)),
         noise_rates=tuple(dict.fromkeys(rates)),
     )
 
@@ -227,6 +230,22 @@ def _check_selection(config: Config) -> None:
     if shares and not set(config.schemes) & set(names.LIMITED):
         raise ValueError(
             f"--sweep_budget needs one of {', '.join(names.LIMITED)} among --schemes, "
+            f"got {','.join(config.schemes)}"
+        )
+
+    scores = config.sweep_uncertainty
+    unknown = [name for name in scores if name not in names.SCORES]
+    if unknown:
+        raise ValueError(
+            f"--sweep_uncertainty has the unknown {', '.join(map(repr, unknown))}; "
+            f"known: {', '.join(names.SCORES)}"
+        )
+    if scores and not shares:
+        raise ValueError(f"--sweep_uncertainty={','.join(scores)} needs --sweep_budget")
+    asking = ("active", *names.LIMITED)
+    if config.new_classes == "expert" and not set(config.schemes) & set(asking):
+        raise ValueError(
+            f"--new_classes=expert needs one of {', '.join(asking)} among --schemes, "
             f"got {','.join(config.schemes)}"
         )
 

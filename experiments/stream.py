@@ -5,8 +5,8 @@ r"""The main job: a stream with wrong labels, every scheme and noise seed at onc
   python -m experiments.stream --dataset=rows.csv --label_column=class
 
 Prints what it is about to do, its progress and a table; writes summary.csv,
-history.csv, per_class.csv, confusion.csv, config.json, accuracy.png and selection.png
-to --output_dir; with --sweep_budget, budget.csv and budget.png, too.
+history.csv, per_class.csv, confusion.csv, config.json, accuracy.png, selection.png and
+prequential.png to --output_dir; with --sweep_budget, budget.csv and budget.png, too.
 """
 
 import dataclasses
@@ -17,10 +17,17 @@ import numpy as np
 from absl import app
 from rich.console import Console
 
-from experiments import budget_curve, command, flags, names, noises, sources
-from experiments.progress import Reporter
+from experiments import (
+    budget_curve,
+    command,
+    flags,
+    names,
+    noises,
+    progress,
+    sources,
+)
 from experiments.settings import Config, complete, config_from_flags, suit
-from rad_jax import Training, datasets, experts, report, sweep
+from rad_jax import Training, checks, datasets, experts, report, sweep
 from rad_jax.files import check_output_dir
 from rad_jax.statistics import SweepResult
 from rad_jax.types import UNLABELLED, Learner
@@ -71,28 +78,28 @@ def load(config: Config) -> datasets.StreamData:
 
 
 def _arms(config: Config) -> list[sweep.Arm]:
-    """The schemes; the limited ones once for each budget of `sweep_budget`."""
+    """The schemes; the limited ones once for each score and budget of a curve."""
     arms = []
     for name in config.schemes:
-        budgets: list[tuple[str | None, int]] = [(None, config.query_budget or 0)]
+        variants: list[tuple[str | None, str, int]] = [
+            (None, config.uncertainty, config.query_budget or 0)
+        ]
         if config.sweep_budget and name in names.LIMITED:
-            budgets = [
-                (budget_curve.label(name, share), rows)
-                for share, rows in budget_curve.rows_of(config)
-            ]
+            variants = budget_curve.variants(config, name)
         arms += [
             names.arm(
                 name,
                 label=label,
                 query_budget=rows,
-                score=config.uncertainty,
+                score=score,
                 source=config.uncertainty_source,
                 total_budget=config.total_budget,
                 min_per_class=config.min_per_class,
                 dynamic=config.dynamic_budget,
                 cap=config.budget_cap,
+                new_classes=config.new_classes == "expert",
             )
-            for label, rows in budgets
+            for label, score, rows in variants
         ]
     return arms
 
@@ -124,6 +131,14 @@ def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
     Raises:
       ValueError: for a value out of range.
     """
+    if config.new_classes == "refuse":
+        checks.no_new_classes(
+            config.dataset,
+            data.labels,
+            data.initial_labels,
+            "raise --initial_size, or let an expert admit it by --new_classes=expert",
+            data.class_names,
+        )
     expert = None
     if config.expert_error:
         expert = experts.erring(config.expert_error, data.num_classes)
@@ -138,6 +153,7 @@ def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
         cleaning_window=config.cleaning_window,
         memory_window=config.memory_window,
         label_delay=config.label_delay,
+        new_classes="admit" if config.new_classes == "expert" else "refuse",
         num_seeds=config.num_seeds,
         alpha=config.alpha,
         calibrate=config.calibrate,
@@ -224,7 +240,7 @@ def announce(
         classes = ", ".join(data.class_names[k] for k in sorted(absent))
         lines.append(
             f"note: no clean row is of class {classes}: L and C learn it only from "
-            "rows that selection keeps or an expert labels"
+            "rows that an expert labels"
         )
     available = _available_bytes()
     if available is not None and planned.estimated_bytes > available:
@@ -257,7 +273,7 @@ def run(config: Config, console: Console | None = None) -> SweepResult:
     data = cut(config, dataset)
     planned = prepare(config, data)
     announce(config, data, planned, console)
-    with Reporter(planned.num_arrivals, console) as on_progress:
+    with progress.Reporter(planned.num_arrivals, console) as on_progress:
         result = planned.run(on_progress)
     result.config = dataclasses.asdict(config)
     report.write_report(result, output_dir)  # before anything is printed: it may fail
@@ -271,7 +287,9 @@ def run(config: Config, console: Console | None = None) -> SweepResult:
         budget_curve.show(curve, console)
     console.print(
         f"compiled in {result.compile_seconds:.1f} s, ran in "
-        f"{result.run_seconds:.1f} s; tables and pictures are in {output_dir}",
+        f"{result.run_seconds:.1f} s, "
+        f"{1e3 * result.run_seconds / result.num_arrivals:,.3g} ms an arrival"
+        f"{progress.peak_memory()}; tables and pictures are in {output_dir}",
         highlight=False,
     )
     return result

@@ -76,7 +76,14 @@ class OnlineRad:
       state: the present `State`, a plain pytree, to be looked at.
     """
 
-    def __init__(self, algo: Rad, *, max_batch_size: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        algo: Rad,
+        *,
+        max_batch_size: int,
+        seed: int = 0,
+        new_classes: str = "refuse",
+    ) -> None:
         """Wraps an algorithm; nothing is compiled before it is used.
 
         Args:
@@ -84,10 +91,18 @@ class OnlineRad:
           max_batch_size: most rows in a call of `step` or `judge`; shorter batches
             are padded to it.
           seed: of initialisation and of the order of minibatches.
+          new_classes: what becomes of a batch with labels of a class of which neither
+            the clean batch nor an `answer` has had a row: "refuse" it, or "admit"
+            it, in which case only a scheme that asks an expert can come to know the
+            class (`active`, or `active_limited` with `new_class_rows`).
 
         Raises:
-          ValueError: for a size below 1.
+          ValueError: for a size below 1, or an unknown value.
         """
+        if new_classes not in checks.NEW_CLASSES:
+            raise ValueError(
+                f"new_classes must be one of {checks.NEW_CLASSES}, got {new_classes!r}"
+            )
         if max_batch_size < 1 or max_batch_size != int(max_batch_size):
             raise ValueError(
                 f"max_batch_size must be a whole number >= 1, got {max_batch_size}"
@@ -104,6 +119,8 @@ class OnlineRad:
         self._predict_proba = jit(algo.predict_proba)
         self._state: State | None = None
         self._ids: set[int] = set()
+        self._refuse = new_classes == "refuse"
+        self._known_classes = np.zeros(0, np.int32)
         self._stored = 0
         self._dtype: np.dtype | None = None
 
@@ -146,6 +163,7 @@ class OnlineRad:
         self._dtype = np.asarray(features).dtype
         self._stored = int(self._state.shared.memory.count)
         self._ids = set(ids.tolist())
+        self._known_classes = np.unique(y)
 
     def judge(
         self, features: ArrayLike, labels: ArrayLike, row_ids: ArrayLike | None = None
@@ -179,6 +197,14 @@ class OnlineRad:
         y = checks.labels(
             "labels", labels, n, self._algo.engine.num_classes, missing=True
         )
+        if self._refuse:
+            checks.no_new_classes(
+                "labels",
+                y,
+                self._known_classes,
+                "add clean rows of it, give -1 for its rows and `answer` for some of "
+                'them, or say new_classes="admit" and ask an expert',
+            )
         ids = self._take_ids(row_ids, n)
         self._check_room(n, self._stored)
         batch = Batch(
@@ -226,6 +252,7 @@ class OnlineRad:
                 state, self._pad(ids[part], -1), self._pad(y[part], UNLABELLED)
             )
         self._state = state
+        self._known_classes = np.union1d(self._known_classes, y)
 
     def learn(self) -> None:
         """Trains on everything that is kept or verified."""

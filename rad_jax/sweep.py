@@ -161,6 +161,7 @@ def prepare(
     cleaning_window: int = 0,
     memory_window: int | None = None,
     label_delay: int = 0,
+    new_classes: str = "refuse",
     randomness: str = "fixed_model",
     seed: int = 0,
     first_seed: int = 0,
@@ -193,6 +194,9 @@ def prepare(
       label_delay: arrivals by which labels come late: the batch of arrival i is judged
         and learned at arrival ``i + label_delay``. Those of the last batches never
         come.
+      new_classes: what to do where rows arrive of a class of which no clean row is:
+        "refuse" them, or "admit" them, in which case only a scheme that asks an
+        expert can come to know the class.
       randomness: what differs between seeds: "fixed_model" the noise only (then all
         seeds share minibatches), "fixed_noise" initialisation and order of
         minibatches, "double_random" both.
@@ -223,6 +227,18 @@ def prepare(
     noise = noise or noises.symmetric(0.0)
     num_classes = int(data.num_classes)
     arrays = _check_data(data, num_classes)
+    if new_classes not in checks.NEW_CLASSES:
+        raise ValueError(
+            f"new_classes must be one of {checks.NEW_CLASSES}, got {new_classes!r}"
+        )
+    if new_classes == "refuse":
+        checks.no_new_classes(
+            "labels",
+            arrays.labels,
+            arrays.initial_labels,
+            'take more clean rows, or say new_classes="admit" and ask an expert',
+            data.class_names,
+        )
     num_arrivals = arrays.labels.shape[0]
     if alpha == "test" and not calibrate:
         validation_fraction = 0.0

@@ -399,6 +399,18 @@ def test_a_run_obeys_its_flags(tmp_path):
             {"sweep_budget": (0.1,), "schemes": ("basic",)},
             "--sweep_budget needs one of active_limited, slim_limited among --schemes",
         ),
+        (
+            {"sweep_budget": (0.1,), "sweep_uncertainty": ("margin", "doubt")},
+            "--sweep_uncertainty has the unknown 'doubt'; known: margin, cross_entropy",
+        ),
+        (
+            {"sweep_uncertainty": ("margin", "cent")},
+            "--sweep_uncertainty=margin,cent needs --sweep_budget",
+        ),
+        (
+            {"new_classes": "expert", "schemes": ("basic", "slim")},
+            "--new_classes=expert needs one of active, active_limited, slim_limited",
+        ),
         ({"drift": "abrupt"}, "--drift=abrupt is not for --dataset=digits, but for"),
         ({"dataset": "synthetic", "num_classes": 1}, "--num_classes must be"),
         ({"dataset": "synthetic", "drift": "sideways"}, "--drift=sideways is unknown"),
