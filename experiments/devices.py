@@ -10,7 +10,8 @@ import jax
 from absl import flags
 
 FLAGS = flags.FLAGS
-_GROUP = "devices"
+#: Of flags; see `experiments.flags`.
+GROUP = "compilation"
 
 
 def define_flags() -> None:
@@ -22,13 +23,8 @@ def define_flags() -> None:
         None,
         "Where compiled programs are kept; by default $XDG_CACHE_HOME/rad_jax/xla or "
         "~/.cache/rad_jax/xla, nowhere if empty.",
-        module_name=_GROUP,
+        module_name=GROUP,
     )
-
-
-def help_text() -> str:
-    """The flags, for --help."""
-    return FLAGS.module_help(_GROUP).replace("%", "%%")
 
 
 def num_cores() -> int:
@@ -44,7 +40,8 @@ def set_up() -> None:
     To be called before JAX computes anything.
     """
     use_all_cores()
-    keep_programs(FLAGS.compilation_cache_dir)
+    defined = "compilation_cache_dir" in FLAGS
+    keep_programs(FLAGS.compilation_cache_dir if defined else None)
 
 
 def use_all_cores() -> None:

@@ -7,12 +7,13 @@ notices when one of them dies.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from absl import flags
@@ -21,7 +22,8 @@ from jax._src import distributed as runtime  # its key-value store has no public
 from rad_jax.chunks import differences
 
 FLAGS = flags.FLAGS
-_GROUP = "many hosts"
+#: Of flags; see `experiments.flags`.
+GROUP = "many hosts"
 #: Seconds after which a process that no longer answers is given up.
 _HEARTBEAT_SECONDS = 10
 _FOREVER_MS = 2**31 - 1
@@ -38,34 +40,30 @@ def define_flags() -> None:
         False,
         "Share the seeds with the other processes of this job, which SLURM, Open MPI, "
         "Kubernetes or Cloud TPU started.",
-        module_name=_GROUP,
+        module_name=GROUP,
     )
     flags.DEFINE_string(
         "coordinator_address",
         None,
         "host:port of process 0, where no such cluster is found.",
-        module_name=_GROUP,
+        module_name=GROUP,
     )
     flags.DEFINE_integer(
-        "num_processes", None, "How many there are.", module_name=_GROUP
+        "num_processes", None, "How many there are.", module_name=GROUP
     )
     flags.DEFINE_integer(
-        "process_id", None, "Which this is, from 0.", module_name=_GROUP
+        "process_id", None, "Which this is, from 0.", module_name=GROUP
     )
     flags.DEFINE_integer(
         "connect_timeout",
         60,
         "Seconds within which all processes must have started.",
-        module_name=_GROUP,
+        module_name=GROUP,
     )
 
 
-def help_text() -> str:
-    """The flags, for --help."""
-    return FLAGS.module_help(_GROUP).replace("%", "%%")
-
-
-class Processes(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Processes:
     """The processes of a run.
 
     Attributes:
@@ -130,6 +128,13 @@ class Processes(NamedTuple):
             return []
         parts = [_get(f"rad_jax/part/{other}") for other in range(1, self.count)]
         return [data, *parts]
+
+    def written(self) -> None:
+        """Process 0 has written the report: the others wait for it."""
+        if self.count > 1 and self.first:
+            _put("rad_jax/written", b"")
+        elif self.count > 1:
+            _get("rad_jax/written")
 
 
 SINGLE = Processes()
