@@ -8,10 +8,13 @@ notices when one of them dies.
 
 import contextlib
 import dataclasses
+import faulthandler
 import json
 import os
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -29,6 +32,8 @@ _HEARTBEAT_SECONDS = 10
 _FOREVER_MS = 2**31 - 1
 _PIECE = 1 << 24  # bytes of a value
 _END = "rad_jax/end"  # the key that ends it: holds an error, or nothing
+_READING_SECONDS = 1.0  # for other processes to read it
+_giving_up = threading.Event()  # this process has failed, and says so itself
 
 
 def define_flags() -> None:
@@ -94,10 +99,11 @@ class Processes:
         first = self.index * least + min(self.index, more)
         return first, least + (self.index < more)
 
-    def agree(self, settings: Mapping[str, Any]) -> None:
+    def agree(self, what: str, settings: Mapping[str, Any]) -> None:
         """Compares what results depend on with process 0.
 
         Args:
+          what: is compared; once only.
           settings: anything that JSON can hold, by name.
 
         Raises:
@@ -106,13 +112,13 @@ class Processes:
         if self.count == 1:
             return
         mine = json.loads(json.dumps(settings))
-        _put(f"rad_jax/settings/{self.index}", json.dumps(mine).encode())
+        _put(f"rad_jax/{what}/{self.index}", json.dumps(mine).encode())
         for other in range(1, self.count) if self.first else [0]:
-            theirs = json.loads(_get(f"rad_jax/settings/{other}"))
+            theirs = json.loads(_get(f"rad_jax/{what}/{other}"))
             differ = differences(theirs, mine)
             if differ:
                 raise ValueError(
-                    f"process {other} was started with other "
+                    f"process {other} has other {what}: "
                     + "; ".join(
                         f"{name} ({there}; process {self.index}: {here})"
                         for name, (there, here) in differ.items()
@@ -183,8 +189,9 @@ def join() -> Iterator[Processes]:
     try:
         yield processes
     except BaseException as error:
-        reason = str(error) or type(error).__name__
-        _give_up(processes, reason)
+        if not isinstance(error, (ValueError, OSError, ImportError, KeyboardInterrupt)):
+            traceback.print_exc()
+        _give_up(processes, str(error) or type(error).__name__)
     if processes.first:
         _client().key_value_set(_END, "")
     else:  # process 0 is still writing
@@ -238,6 +245,7 @@ def _wanted() -> bool:
 
 def _connect() -> Processes:
     timeout = FLAGS.connect_timeout
+    faulthandler.disable()  # JAX aborts a process whose peer died: no stacks after that
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     late = threading.Timer(timeout, _too_late, [timeout])
     late.daemon = True
@@ -283,23 +291,32 @@ def _watch(processes: Processes) -> None:
         reason = _client().blocking_key_value_get(_END, _FOREVER_MS)
     except Exception as error:  # the coordinator's end of the line is dead
         reason = f"another process of this run died ({str(error).splitlines()[0]})"
-    if reason:
-        _end(f"process {processes.index} of {processes.count} ends: {reason}")
+    if not reason or _giving_up.is_set():
+        return
+    if processes.first:
+        time.sleep(2 * _READING_SECONDS)  # the coordinator ends last
+    _end(f"process {processes.index} of {processes.count} ends: {reason}")
 
 
 def _give_up(processes: Processes, reason: str) -> None:
     """Tells the other processes why this one ends, and ends it."""
+    _giving_up.set()
+    _say(reason)
     with contextlib.suppress(Exception):
         _client().key_value_set(
             _END, f"process {processes.index} failed: {reason}", allow_overwrite=True
         )
-        threading.Event().wait(1.0)  # until they have read it
-    _end(reason)
+        time.sleep(_READING_SECONDS)  # until they have read it
+    os._exit(1)
+
+
+def _say(reason: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        print(f"error: {reason}", file=sys.stderr, flush=True)
 
 
 def _end(reason: str) -> None:
     """Ends the process at once: no clean-up of JAX's that would wait for the dead."""
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        print(f"error: {reason}", file=sys.stderr, flush=True)
+    _say(reason)
     os._exit(1)

@@ -10,21 +10,18 @@ prequential.png to --output_dir; with --sweep_budget, budget.csv and budget.png,
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import jax
 import numpy as np
 from absl import app
 from rich.console import Console
 
-import rad_jax
 from experiments import (
     budget_curve,
     command,
     distributed,
+    fingerprint,
     flags,
     names,
     noises,
@@ -36,7 +33,6 @@ from experiments.settings import Config, complete, config_from_flags, suit
 from rad_jax import Training, checks, chunks, datasets, experts, report, sweep
 from rad_jax.devices import free_bytes
 from rad_jax.files import check_output_dir
-from rad_jax.program import StreamArrays
 from rad_jax.statistics import SweepResult
 from rad_jax.types import UNLABELLED, Learner
 
@@ -277,27 +273,6 @@ def announce(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-#: Flags on which results do not depend; the data themselves are compared.
-_NO_MATTER = (
-    *("output_dir", "cache_dir", "data_dir", "resume"),
-    *("seeds_per_chunk", "num_devices"),
-)
-
-
-def _settings(config: Config, data: datasets.StreamData) -> dict[str, Any]:
-    """What results depend on, by name: flags, data and versions."""
-    flag_values = dataclasses.asdict(config)
-    digest = hashlib.blake2b(digest_size=16)
-    for name in StreamArrays._fields:
-        digest.update(np.ascontiguousarray(getattr(data, name)).tobytes())
-    return {
-        **{f"--{k}": v for k, v in flag_values.items() if k not in _NO_MATTER},
-        "data": digest.hexdigest(),
-        "version of rad_jax": rad_jax.__version__,
-        "version of jax": jax.__version__,
-    }
-
-
 def _all_seeds(result: SweepResult, processes: Processes) -> SweepResult:
     """What all processes have measured, in process 0; elsewhere what it is given."""
     if processes.count == 1:
@@ -332,12 +307,14 @@ def run(
         console = Console(quiet=True)
     output_dir = check_output_dir(config.output_dir)
     config = complete(config)
+    settings = fingerprint.settings(config)
+    processes.agree("settings", settings)
     dataset = read(config)
     config = suit(config, dataset)
     data = cut(config, dataset)
+    settings["data"] = fingerprint.digest(data)
+    processes.agree("data", {"data": settings["data"]})
     planned = prepare(config, data, processes)
-    settings = _settings(config, data)
-    processes.agree(settings)
     own = f"_{processes.index}_of_{processes.count}" if processes.count > 1 else ""
     store = chunks.Store(output_dir / f"chunks{own}", settings, resume=config.resume)
     announce(config, data, planned, console, processes)

@@ -553,6 +553,7 @@ class TestMemory:
             ],
             noise_rates=[0.4],
             num_seeds=num_seeds,
+            num_devices=1,  # each would hold the features
             **learners,
         )
         return prepared.compiled_bytes()
