@@ -218,7 +218,8 @@ def prepare(
         (then no row is held out unless `calibrate` needs them).
       validation_fraction: share of the clean batch held out.
       calibrate: see `rad_jax.rad`.
-      cleaning_window: see `rad_jax.rad`.
+      cleaning_window: see `rad_jax.rad`; where labels are late, of the arrivals before
+        the one whose labels come.
       memory_window: rows that are remembered, the oldest are forgotten; None for all.
         Counts of selection (kept, queries, purity, recall) are then of the rows
         remembered.
@@ -317,7 +318,8 @@ def prepare(
                 expert=expert,
                 validation_fraction=validation_fraction,
                 calibrate=calibrate,
-                cleaning_window=cleaning_window,
+                cleaning_window=cleaning_window
+                + (label_delay if cleaning_window > 0 else 0),
                 sliding_window=sliding,
             )
         )

@@ -178,6 +178,11 @@ def test_equal_schedules_share_compiled_code():
     one = noise.scheduled(noise.symmetric(1.0), schedules.sin(0.4, 0.2, 5))
     other = noise.scheduled(noise.symmetric(0.3), schedules.sin(0.5, 0.1, 9))
     assert one._replace(params=None) == other._replace(params=None)
+    short, long = (
+        noise.scheduled(noise.symmetric(1.0), pieces((start, 4), (4, stop)))
+        for start, stop in ((0, 9), (1, 20))
+    )
+    assert short._replace(params=None) == long._replace(params=None)
 
 
 # --- errors --------------------------------------------------------------------------
@@ -258,6 +263,12 @@ def test_only_a_noise_with_a_rate_can_be_scheduled():
     bare = noise.Noise(noise.symmetric(0.1).apply, ())
     with pytest.raises(ValueError, match="rate"):
         noise.scheduled(bare, schedules.constant(0.1))
+
+
+def test_a_noise_follows_one_schedule():
+    model = noise.scheduled(noise.symmetric(0.1), schedules.constant(0.1))
+    with pytest.raises(ValueError, match=r"no schedule yet, got .*piecewise joins"):
+        noise.scheduled(model, schedules.constant(0.2))
 
 
 def test_a_scheduled_noise_needs_the_index():

@@ -108,6 +108,27 @@ def test_neighbours_of_the_last_rows_alone(num_candidates, padding):
     assert min(window) > CLEAN  # the clean rows are long forgotten
 
 
+@pytest.mark.parametrize("num_candidates", [3, 30])
+def test_labels_of_forgotten_rows_do_not_vote(num_candidates):
+    """Neither before models learn of the new rows, nor where none of those is kept."""
+    algo = algorithm(rad_jax.knn(3, num_candidates=num_candidates))
+    x, _, given = rows()
+    state = jax.jit(algo.init)(jax.random.key(0), part(slice(CLEAN)))
+    judge, learn = jax.jit(algo.judge), jax.jit(algo.learn)
+    for i, at in enumerate(list(batches())[:3]):
+        batch = part(at)
+        state, _ = judge(state, batch._replace(label=jnp.full_like(batch.label, -1)))
+        stay = range(max(0, CLEAN + (i + 1) * SIZE - WINDOW), CLEAN)
+        probs = np.full((9, K), 1 / K)
+        if stay:
+            probs = votes([(row, given[row]) for row in stay], x[:9], 3)
+        np.testing.assert_allclose(algo.predict_proba(state, x[:9]), probs, atol=1e-6)
+        if i != 1:  # one batch is learned late, together with the next
+            state = learn(state)
+        np.testing.assert_allclose(algo.predict_proba(state, x[:9]), probs, atol=1e-6)
+    assert not stay
+
+
 @pytest.mark.parametrize(
     "make", [rad_jax.nearest_centroid, rad_jax.linear_svm], ids=["centroid", "svm"]
 )
@@ -174,20 +195,20 @@ def stream_data():
         initial_labels=true[:CLEAN],
         features=x[cut].reshape(ARRIVALS, SIZE, 3),
         labels=true[cut].reshape(ARRIVALS, SIZE),
-        test_features=x[:9] + 0.3,
-        test_labels=true[:9],
+        test_features=x + 0.3,
+        test_labels=true,
         num_classes=K,
         class_names=("a", "b", "c"),
     )
 
 
-def prepare(window):
+def prepare(window, scheme=rad_jax.basic, rate=0.3):
     return sweep.prepare(
         stream_data(),
-        [sweep.Arm("basic", rad_jax.basic())],
+        [sweep.Arm("scheme", scheme())],
         label_model=rad_jax.nearest_centroid(),
         classifier=rad_jax.knn(3),
-        noise_rates=[0.3],
+        noise_rates=[rate],
         num_seeds=2,
         memory_window=window,
         validation_fraction=0.0,
@@ -201,6 +222,18 @@ def test_a_sweep_with_a_window():
     assert narrow.history["kept"].max() <= WINDOW
     assert everything.history["kept"].max() > WINDOW
     assert prepare(WINDOW).estimated_bytes < prepare(None).estimated_bytes
+
+
+def test_neighbours_of_test_rows_in_a_sweep_are_those_of_the_window():
+    x, true, _ = rows()
+    result = prepare(WINDOW, rad_jax.no_selection, rate=0.0).run()
+    for i in range(ARRIVALS + 1):
+        last = CLEAN + i * SIZE
+        stored = [(row, true[row]) for row in range(max(0, last - WINDOW), last)]
+        right = votes(stored, x + 0.3, 3).argmax(axis=1) == true
+        np.testing.assert_allclose(
+            result.history["classifier_accuracy"][0, 0, :, i], right.mean(), atol=1e-6
+        )
 
 
 def test_online_use_never_fills_up():
