@@ -40,6 +40,9 @@ class Config:
     noise_matrix: str | None = None
     noise_schedule: str | None = None
     num_seeds: int = 8
+    seeds_per_chunk: int | None = None
+    num_devices: int | None = None
+    resume: bool = False
     randomness: str = "fixed_model"
     schemes: tuple[str, ...] = names.SCHEMES
     cleaning_window: int = 0
@@ -114,6 +117,8 @@ _LEAST = {
     "image_size": 1,
     "num_people": 1,
     "num_seeds": 1,
+    "seeds_per_chunk": 1,
+    "num_devices": 1,
     "query_budget": 0,
     "total_budget": 0,
     "min_per_class": 0,

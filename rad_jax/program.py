@@ -1,7 +1,8 @@
 """The compiled parts of a sweep (start, advance, finish), and how they are run.
 
 Runs with two models and runs with one (RAD Slim) are two vmapped groups of the same
-program; they share features, neighbour lists and true labels.
+program; they share features, neighbour lists and true labels. Each device of a mesh
+holds what is shared and its own part of the runs; devices do not talk to each other.
 """
 
 import functools
@@ -12,11 +13,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from rad_jax import metrics, stream
+from rad_jax import runs as layout
+from rad_jax.devices import RUNS, SHARED, over_runs, put
 from rad_jax.engine import Engine, classify
+from rad_jax.runs import Runs
 from rad_jax.state import Params, PerSeed, Shared
-from rad_jax.types import Array, Keys, Noise, PRNGKey, PyTree
+from rad_jax.types import Array, Keys, Noise, PyTree
 
 
 class StreamArrays(NamedTuple):
@@ -39,16 +45,6 @@ class StreamArrays(NamedTuple):
     test_labels: Array
 
 
-class Runs(NamedTuple):
-    """The vmapped axis of one group: R runs, in the order scheme, rate, seed."""
-
-    selection: PyTree  # [R, ...] parameters of `selections.switch`
-    noise: PyTree  # [R] parameters of the noise
-    noise_key: PRNGKey  # [R]
-    init_key: PRNGKey  # [R], or one for all
-    order_key: PRNGKey  # [R], or one for all
-
-
 class Carry(NamedTuple):
     """What goes from one arrival to the next: `PerSeed` of each group has R runs."""
 
@@ -57,9 +53,7 @@ class Carry(NamedTuple):
     groups: tuple[PerSeed, ...]
 
 
-def _run_axes(random_model: bool) -> Runs:
-    model = 0 if random_model else None
-    return Runs(0, 0, 0, model, model)  # type: ignore[arg-type]
+_HISTORY = P(None, "runs")  # [arrivals, R]
 
 
 class Compiled:
@@ -116,15 +110,16 @@ def make_program(
     noise: Noise,
     alpha: str,
     random_model: bool,
-    label_delay: int = 0,
+    label_delay: int,
+    mesh: Mesh,
 ) -> Program:
     """The compiled parts of a sweep; the same arguments give the same object."""
     widest = max(engines, key=lambda engine: len(engine.learners))
-    axes = _run_axes(random_model)
+    axes = layout.axes(random_model)
 
-    def over_runs(function, shared_args: int):
-        """Vmaps ``function(runs, *shared, per_seed)`` over the runs of a group."""
-        return jax.vmap(function, in_axes=(axes, *[None] * shared_args, 0))
+    def vmapped(function):
+        """Vmaps ``function(run, per_seed)`` over the runs of a group."""
+        return jax.vmap(function, in_axes=(axes, 0))
 
     def begin(keys: Keys, data: StreamArrays, params, runs: tuple[Runs, ...]):
         """Stores and learns the clean batch."""
@@ -209,7 +204,7 @@ def make_program(
                     late=late,
                 )
 
-            per_seed, figure = over_runs(one_run, 0)(group_runs, per_seed)
+            per_seed, figure = vmapped(one_run)(group_runs, per_seed)
             groups.append(per_seed)
             figures.append(figure)
         return Carry(shared, world, tuple(groups)), tuple(figures)
@@ -245,16 +240,28 @@ def make_program(
             )
 
         return tuple(
-            over_runs(functools.partial(one_run, engine), 0)(group_runs, per_seed)
+            vmapped(functools.partial(one_run, engine))(group_runs, per_seed)
             for engine, group_runs, per_seed in zip(
                 engines, runs, carry.groups, strict=True
             )
         )
 
+    carry_specs: Any = Carry(SHARED, SHARED, RUNS)  # type: ignore[arg-type]
+    runs_specs = (layout.specs(random_model),) * len(engines)
+
+    def compiled(function, in_specs, out_specs, **options) -> Compiled:
+        function, placed = over_runs(function, mesh, in_specs, out_specs)
+        return Compiled(function, **options, **placed)
+
     return Program(
-        Compiled(begin),
-        Compiled(advance, donate_argnums=(0, 1)),
-        Compiled(finish),
+        compiled(begin, (SHARED, SHARED, SHARED, runs_specs), (carry_specs, RUNS)),
+        compiled(
+            advance,
+            (carry_specs, _HISTORY, SHARED, runs_specs, SHARED, SHARED),
+            (carry_specs, _HISTORY),
+            donate_argnums=(0, 1),
+        ),
+        compiled(finish, (carry_specs, runs_specs), RUNS),
     )
 
 
@@ -264,10 +271,12 @@ def unalias(tree: PyTree) -> PyTree:
 
     def own(leaf):
         raw = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-        pointer = raw.unsafe_buffer_pointer()
-        if pointer in seen:
+        pointers = {
+            shard.data.unsafe_buffer_pointer() for shard in raw.addressable_shards
+        }
+        if pointers & seen:
             return jnp.copy(leaf)
-        seen.add(pointer)
+        seen.update(pointers)
         return leaf
 
     return jax.tree.map(own, tree)
@@ -278,64 +287,85 @@ def _is_key(leaf) -> bool:
 
 
 class Job(NamedTuple):
-    """A program and its arguments."""
+    """A program, and those of its arguments that all runs share."""
 
     program: Program
+    mesh: Mesh
     keys: Keys
     arrays: StreamArrays
     params: tuple[Params, ...]
-    runs: tuple[Runs, ...]
 
     @property
     def segment(self) -> int:
         """Arrivals between two reports of progress."""
         return max(1, self.arrays.labels.shape[0] // 50)
 
+    def placed(self) -> "Job":
+        """The same with its arrays on the devices, to be executed several times."""
+        shared = (self.keys, StreamArrays(*map(jnp.asarray, self.arrays)), self.params)
+        keys, arrays, params = put(shared, self.mesh)
+        return self._replace(keys=keys, arrays=arrays, params=params)
+
 
 def _empty_history(first: PyTree, segment: int) -> PyTree:
-    return jax.tree.map(lambda x: jnp.zeros((segment, *x.shape), jnp.float32), first)
+    return jax.tree.map(lambda x: np.zeros((segment, *x.shape), np.float32), first)
 
 
-def execute(job: Job, progress: Callable[[int], None] | None):
+def _place(runs: tuple[Runs, ...], mesh: Mesh) -> tuple[Runs, ...]:
+    return tuple(layout.place(r, mesh, r.init_key.ndim > 0) for r in runs)
+
+
+def execute(
+    job: Job, runs: tuple[Runs, ...], progress: Callable[[int], None] | None = None
+):
     """Runs all arrivals, some at a time.
+
+    Args:
+      job: as `Job.placed` returns it.
+      runs: of each group; their number must be a multiple of the mesh's size.
+      progress: called with the number of arrivals done.
 
     Returns:
       Figures ``[T + 1, R]`` by name and group; confusion matrices by group; seconds
       of compilation and of the rest.
     """
-    program = job.program
+    program, data = job.program, job.arrays
     compiled_before = _compile_seconds(program)
     begin_time = time.perf_counter()
-    data = StreamArrays(*(jnp.asarray(x) for x in job.arrays))
     num_arrivals = data.labels.shape[0]
-    carry, first = program.begin(job.keys, data, job.params, job.runs)
+    runs = _place(runs, job.mesh)
+    carry, first = program.begin(job.keys, data, job.params, runs)
     carry = unalias(carry)
     rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]
     done = 0
     while done < num_arrivals:
         count = min(job.segment, num_arrivals - done)
-        history = _empty_history(first, job.segment)
-        carry, history = program.advance(carry, history, data, job.runs, done, count)
+        history = put(_empty_history(first, job.segment), job.mesh, _HISTORY)
+        carry, history = program.advance(carry, history, data, runs, done, count)
         rows.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], history))
         done += count
         if progress is not None:
             progress(done)
-    confusions = jax.device_get(program.finish(carry, job.runs))
+    confusions = jax.device_get(program.finish(carry, runs))
     elapsed = time.perf_counter() - begin_time
     compile_seconds = _compile_seconds(program) - compiled_before
     figures = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
     return figures, confusions, (compile_seconds, elapsed - compile_seconds)
 
 
-def compiled_bytes(job: Job) -> int:
-    """Compiles, runs nothing, and asks the compiler what the programs take."""
-    data = StreamArrays(*(jnp.asarray(x) for x in job.arrays))
-    begin = (job.keys, data, job.params, job.runs)
+def compiled_bytes(job: Job, runs: tuple[Runs, ...]) -> int:
+    """Compiles, runs nothing, and asks the compiler what the programs take.
+
+    Returns:
+      Bytes on all devices together.
+    """
+    job, runs = job.placed(), _place(runs, job.mesh)
+    begin = (job.keys, job.arrays, job.params, runs)
     carry, first = job.program.begin.eval_shape(*begin)
     history = jax.eval_shape(lambda x: _empty_history(x, job.segment), first)
-    return max(
+    return job.mesh.size * max(
         job.program.begin.nbytes(*begin),
-        job.program.advance.nbytes(carry, history, data, job.runs, 0, 1),
+        job.program.advance.nbytes(carry, history, job.arrays, runs, 0, 1),
     )
 
 
