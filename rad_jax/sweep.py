@@ -20,11 +20,13 @@ from rad_jax import runs as layout
 from rad_jax import selection as selections
 from rad_jax.memory import nbytes as memory_nbytes
 from rad_jax.program import (
+    Ends,
     Job,
     StreamArrays,
     compiled_bytes,
     execute,
     make_program,
+    segment_of,
 )
 from rad_jax.rad import rad
 from rad_jax.runs import RANDOMNESS as RANDOMNESS
@@ -301,7 +303,7 @@ def prepare(
     size = chunks.size(
         num_seeds,
         len(rates) * max(map(len, groups)),
-        *_estimate(arrays, spec, groups, algos, len(rates)),
+        *_estimate(arrays, label_delay, spec, groups, algos, len(rates)),
         seeds_per_chunk=seeds_per_chunk,
         num_devices=num_devices,
     )
@@ -323,7 +325,8 @@ def prepare(
         for learner in algo.engine.learners:
             steps = [learner.steps(i) for i in range(num_arrivals + 1)]
             num_steps += starts * steps[0] + group_runs * sum(steps[1:])
-    job = Job(program, mesh, keys, arrays, params)
+    ends = Ends(*(getattr(arrays, name) for name in Ends._fields))
+    job = Job(program, mesh, keys, ends, params, arrays, label_delay)
     seeds = tuple(range(first_seed, first_seed + num_seeds))
 
     def make_runs(chunk: Sequence[int]) -> tuple[layout.Runs, ...]:
@@ -389,13 +392,16 @@ def prepare(
 
 
 def _estimate(
-    arrays: StreamArrays, spec: Spec, groups, algos, num_rates: int
+    arrays: StreamArrays, label_delay: int, spec: Spec, groups, algos, num_rates: int
 ) -> tuple[int, int]:
     """Bytes that a device holds for all runs, and that each seed adds.
 
-    The former: features twice (stream, memory), lists, the largest workspace.
+    The former: the memory, two segments of the stream, lists, the largest workspace.
     """
-    shared = sum(np.asarray(x).nbytes for x in arrays)
+    ends = [np.asarray(getattr(arrays, name)) for name in Ends._fields]
+    arrival = np.asarray(arrays.features[0]).nbytes
+    segment = label_delay + segment_of(len(arrays.labels))
+    shared = sum(x.nbytes for x in ends) + 2 * segment * arrival
     shared += memory_nbytes(spec.capacity, spec.feature_shape)
     num_queries = arrays.test_labels.size
     preparations = {
