@@ -223,10 +223,6 @@ def prepare(
         raise ValueError(
             f"validation_fraction must lie in [0, 1), got {validation_fraction}"
         )
-    if not 0 <= label_delay < 2**20:
-        raise ValueError(
-            f"label_delay must be a number of arrivals of at least 0, got {label_delay}"
-        )
     noise = noise or noises.symmetric(0.0)
     num_classes = int(data.num_classes)
     arrays = _check_data(data, num_classes)
@@ -243,6 +239,11 @@ def prepare(
             data.class_names,
         )
     num_arrivals = arrays.labels.shape[0]
+    if not 0 <= label_delay < num_arrivals:
+        raise ValueError(
+            f"label_delay must be below the {num_arrivals} arrivals (else no label "
+            f"ever comes) and at least 0, got {label_delay}"
+        )
     if alpha == "test" and not calibrate:
         validation_fraction = 0.0
     initial = arrays.initial_labels.shape[0]

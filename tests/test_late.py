@@ -165,6 +165,7 @@ def test_neighbours_and_experts_with_late_labels():
     ("options", "message"),
     [
         ({"delay": -1}, "label_delay must be .*at least 0, got -1"),
+        ({"delay": ARRIVALS}, f"label_delay must be below the 6 .*, got {ARRIVALS}"),
         ({"delay": 3, "window": 31}, "memory_window=31 .*3 batches late.*at least 32"),
     ],
 )

@@ -197,6 +197,11 @@ def test_equal_schedules_share_compiled_code():
         (lambda: schedules.uniform(0.5, 0.1), "lo must not be above hi, got lo=0.5"),
         (lambda: schedules.gaussian(2.0, 0.1), r"mean must lie in \[0, 1\], got 2.0"),
         (lambda: schedules.gaussian(0.2, -0.1), "sd must be finite and at least 0"),
+        (lambda: schedules.gaussian(0.2, 1e39), r"sd must be finite .*, got 1e\+39"),
+        (lambda: schedules.sin(0.5, 0.3, np.inf), "period must be .*, got inf"),
+        (lambda: schedules.sin(0.5, 0.3, 1e-60), "period must be .*, got 1e-60"),
+        (lambda: schedules.linear(0, 1, 0, 2**31), "at most 2.31-1, got 2147483648"),
+        (lambda: schedules.constant("0.2"), r"rate must lie in \[0, 1\], got 0.2"),
         (lambda: schedules.gaussian(0.2, math.nan), "sd must be finite"),
         (lambda: schedules.sin(0.8, 0.3, 5), r"mid ± half_range must lie in \[0, 1\]"),
         (lambda: schedules.sin(0.2, 0.3, 5), r"mid ± half_range must lie in \[0, 1\]"),
@@ -241,6 +246,13 @@ def test_bounds_that_are_no_whole_numbers(bounds):
 def test_a_piece_that_is_no_schedule():
     with pytest.raises(TypeError, match=r"pieces\[0\] must be .*, got 0.4"):
         schedules.piecewise([(0, 5, 0.4)])
+
+
+def test_a_piece_without_its_bounds():
+    with pytest.raises(TypeError, match=r"pieces\[0\] must be \(start, stop, sch"):
+        schedules.piecewise([(0, schedules.constant(0.1))])
+    with pytest.raises(TypeError, match="whole numbers"):
+        schedules.piecewise([("1", None, schedules.constant(0.1))])
 
 
 @pytest.mark.parametrize("bounds", [(0, 3), (1, 6), (1, None)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rad_jax
-from rad_jax import sweep
+from rad_jax import memory, sweep
 from rad_jax.datasets import StreamData
 from rad_jax.online import OnlineRad
 from rad_jax.types import Batch, RowStatus
@@ -67,9 +67,8 @@ def algorithm(learner, **options):
         selection=rad_jax.basic(),
         num_classes=K,
         memory_capacity=WINDOW,
-        validation_fraction=0.0,
         sliding_window=True,
-        **options,
+        **({"validation_fraction": 0.0} | options),
     )
 
 
@@ -246,6 +245,52 @@ def test_online_use_never_fills_up():
         online.step(x[at], given[at])
     known = set(range(TOTAL - WINDOW, TOTAL))
     assert set(online.suspects().row_id.tolist()) <= known
+
+
+def test_online_use_forgets_ids_with_their_rows():
+    """Ids of forgotten rows are free again; those remembered or validating are not."""
+    x, _, given = rows()
+    algo = algorithm(rad_jax.nearest_centroid(), validation_fraction=0.25)
+    online = OnlineRad(algo, max_batch_size=SIZE)
+    online.start(x[:CLEAN], given[:CLEAN])
+    trained = set(np.asarray(online.state.shared.memory.row_id).tolist()) - {-1}
+    validates = set(range(CLEAN)) - trained
+    for at in batches():
+        verdict = online.step(x[at], given[at])
+    assert verdict.row_id.tolist() == list(range(TOTAL - SIZE, TOTAL))
+    for used in (min(validates), TOTAL - 1, TOTAL - WINDOW):
+        with pytest.raises(ValueError, match=rf"row_ids \[{used}\] have been used"):
+            online.judge(x[:1], given[:1], row_ids=[used])
+    gone = min(trained)
+    with pytest.raises(ValueError, match=rf"\[{gone}\] are not stored: .*forgotten"):
+        online.answer([gone], [0])
+    assert online.judge(x[:1], given[:1], row_ids=[gone]).row_id.tolist() == [gone]
+    online.answer([gone], [2])
+    stored, label = online.state.shared.memory, online.state.per_seed.label
+    assert np.asarray(label)[np.asarray(stored.row_id) == gone].tolist() == [2]
+
+
+def test_default_ids_of_an_endless_stream_begin_anew():
+    x, _, given = rows()
+    online = OnlineRad(algorithm(rad_jax.nearest_centroid()), max_batch_size=SIZE)
+    online.start(x[:CLEAN], given[:CLEAN])
+    online.judge(x[:2], given[:2], row_ids=[2**31 - 1, CLEAN])
+    ids = online.judge(x[:3], given[:3]).row_id
+    assert ids.tolist() == [CLEAN + 1, CLEAN + 2, CLEAN + 3]
+
+
+def test_a_ring_goes_on_where_int32_ends():
+    """The count is taken back, by rounds; the oldest rows still make room."""
+    ring = memory.empty(7, (1,))
+    ring = ring._replace(count=jnp.int32(7 * ((2**30 - 4) // 7)))
+    valid = jnp.ones(5, bool)
+    for i in range(4):
+        ids = jnp.arange(5 * i, 5 * i + 5)
+        ring, _ = memory.write(ring, jnp.zeros((5, 1)), ids, valid, i, sliding=True)
+        last = np.arange(max(0, 5 * i + 5 - 7), 5 * i + 5)
+        stored = np.asarray(ring.row_id)
+        assert sorted(stored[stored >= 0]) == last.tolist()
+    assert 7 <= int(ring.count) < 100
 
 
 @pytest.mark.parametrize(
