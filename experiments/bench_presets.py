@@ -24,8 +24,10 @@ class Sizes(NamedTuple):
       gemm_steps: gemm: gradient steps that are timed.
       gemm_size: gemm: rows of the square matrices.
       seeds: scaling: numbers of seeds.
+      share_seeds: scaling: those of which training's share is measured.
       arrivals: scaling: lengths of the stream.
       rows: scaling: rows stored.
+      compile_repeats: compile: pairs of processes.
       memory_rows: memory: rows of the tables.
       memory_images: memory: images.
       vgg_steps: vgg: gradient steps that are timed.
@@ -48,8 +50,10 @@ class Sizes(NamedTuple):
     gemm_steps: int
     gemm_size: int
     seeds: tuple[int, ...]
+    share_seeds: tuple[int, ...]
     arrivals: tuple[int, ...]
     rows: tuple[int, ...]
+    compile_repeats: int
     memory_rows: int
     memory_images: int
     vgg_steps: int
@@ -73,8 +77,10 @@ QUICK = Sizes(
     gemm_steps=300,
     gemm_size=2048,
     seeds=(1, 8, 64),
+    share_seeds=(8,),
     arrivals=(50, 200),
     rows=(10_000, 100_000),
+    compile_repeats=2,
     memory_rows=100_000,
     memory_images=500,
     vgg_steps=5,
@@ -89,6 +95,7 @@ FULL = QUICK._replace(
     epochs=50,
     gemm_steps=1000,
     seeds=(1, 8, 32, 64, 256),
+    share_seeds=(1, 8, 64),
     arrivals=(50, 200, 1000),
     rows=(10_000, 100_000, 1_000_000),
     vgg_steps=10,
@@ -110,8 +117,10 @@ TINY = QUICK._replace(
     gemm_steps=4,
     gemm_size=64,
     seeds=(1, 2),
+    share_seeds=(2,),
     arrivals=(4, 5),
     rows=(600, 700),
+    compile_repeats=1,
     memory_rows=1_000,
     memory_images=100,
     vgg_steps=1,
@@ -121,3 +130,15 @@ TINY = QUICK._replace(
 )
 
 PRESETS = {"tiny": TINY, "quick": QUICK, "full": FULL}
+
+#: By figure, or by what its name begins with: the least and the greatest it should be.
+AIMS: dict[str, tuple[float | None, float | None]] = {
+    "speedup_vs_sklearn.equal_epochs": (10.0, None),
+    "speedup_vs_sklearn.equal_accuracy": (150.0, None),
+    "gemm_fraction.32_seeds": (0.45, None),
+    "mlp_step_vs_sklearn.32_seeds": (13.0, None),
+    "seconds_per_seed_gain.64_seeds": (3.0, None),
+    "memory_estimated_over_peak": (0.75, 1.25),
+    "compile_seconds.cached": (None, 3.0),
+    "vgg_step_vs_pytorch.one_seed": (1.0, None),
+}

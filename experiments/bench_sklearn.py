@@ -1,4 +1,4 @@
-"""The on-line protocol in scikit-learn: a loop over arrivals, a process on each core."""
+"""The on-line protocol in scikit-learn: a loop over arrivals, a process on a core."""
 
 import time
 import warnings
@@ -161,7 +161,9 @@ class Workers:
 
     def map(self, function, arguments: Sequence[tuple]) -> list:
         """The function of each tuple of arguments, as many at a time as processes."""
-        return list(self._parallel(self._delayed(function)(*args) for args in arguments))
+        return list(
+            self._parallel(self._delayed(function)(*args) for args in arguments)
+        )
 
     def protocol(
         self, data: StreamData, given: np.ndarray, settings: Settings
@@ -173,15 +175,16 @@ class Workers:
         results = self.map(one_seed, [(data, labels, settings) for labels in given])
         accuracies = np.stack([found for found, _, _ in results], axis=2)
         elapsed = [took for _, took, _ in results]
+        ensemble, label_model, classifier = accuracies
         return Measured(
-            *accuracies,
+            ensemble,
+            label_model,
+            classifier,
             seconds_per_seed=float(np.mean(elapsed)) / min(self.number, len(given)),
             steps=float(np.mean([steps for _, _, steps in results])),
         )
 
-    def fit(
-        self, features: np.ndarray, label: np.ndarray, settings: Settings
-    ) -> float:
+    def fit(self, features: np.ndarray, label: np.ndarray, settings: Settings) -> float:
         """Seconds per seed and gradient step of the MLP, every core training a seed."""
         work = [(features, label, settings)] * self.number
         results = self.map(fixed_epochs, work)

@@ -31,7 +31,16 @@ class Figure(NamedTuple):
     repetitions: int
 
     def __str__(self) -> str:
-        return f"{self.median:.3g} ({self.min:.3g} to {self.max:.3g})"
+        if self.repetitions == 1:
+            return number(self.median)
+        return f"{number(self.median)} ({number(self.min)} to {number(self.max)})"
+
+
+def number(value: float) -> str:
+    """Three digits, never in powers of ten."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.2g}"
 
 
 class Part(NamedTuple):
@@ -91,6 +100,11 @@ def interleave(
     return times
 
 
+def seconds_of_each(function: Callable[[], Any], number: float) -> Callable[[], float]:
+    """Makes a function that calls another and returns seconds over `number`."""
+    return lambda: seconds(function) / number
+
+
 def seconds(function: Callable[[], Any]) -> float:
     """Time of a call, until what it returns has been computed."""
     begin = time.perf_counter()
@@ -102,7 +116,7 @@ def text(value: Any) -> str:
     """A cell of a table."""
     if value is None:
         return ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def show(part: Part, console: Console) -> None:
