@@ -107,15 +107,7 @@ def measure(config: stream.Config, sizes: Sizes, console: Console) -> Part:
     Returns:
       Figures ``seconds_per_seed.R_seeds``, ``seconds_per_seed_gain.R_seeds`` over the
       least number of seeds, and ``arrival_time_growth`` by arrivals and by rows.
-
-    Raises:
-      ValueError: fewer than two gradient steps at an arrival.
     """
-    if config.steps_per_batch < 2:
-        raise ValueError(
-            "--steps_per_batch must be at least 2 to time training, got "
-            f"{config.steps_per_batch}"
-        )
     rows: list[dict[str, Any]] = []
     figures: dict[str, Figure] = {}
     groups = {

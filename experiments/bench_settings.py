@@ -76,11 +76,10 @@ def sizes_from_flags() -> Sizes:
     changed: dict[str, Any] = {}
     for name, size in _SIZES.items():
         if given[name].present:
-            if given[name].value < 1:
-                raise ValueError(
-                    f"--{name} must be at least 1, got {given[name].value}"
-                )
-            changed[size] = given[name].value
+            value = given[name].value
+            if value is None or value < 1:
+                raise ValueError(f"--{name} must be at least 1, got {value}")
+            changed[size] = value
     if given.seeds is not None:
         seeds = tuple(sorted(set(flags.numbers("seeds", given.seeds, int))))
         if not seeds or seeds[0] < 1:
@@ -113,6 +112,10 @@ def run_config(config: stream.Config, sizes: Sizes) -> stream.Config:
     Raises:
       ValueError: naming the flag, what came and what is allowed.
     """
+    if sizes.steps < 2:
+        raise ValueError(
+            f"--steps_per_batch must be at least 2 to time training, got {sizes.steps}"
+        )
     minibatch = config.minibatch_size or min(bench_online.MINIBATCH, sizes.initial_size)
     return stream.complete(
         dataclasses.replace(

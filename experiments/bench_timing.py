@@ -33,7 +33,7 @@ class Figure(NamedTuple):
     def __str__(self) -> str:
         if self.repetitions == 1:
             return number(self.median)
-        return f"{number(self.median)} ({number(self.min)} to {number(self.max)})"
+        return f"{number(self.median)} ({number(self.min)}-{number(self.max)})"
 
 
 def number(value: float) -> str:

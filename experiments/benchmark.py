@@ -53,6 +53,9 @@ from rad_jax.program import make_program
 #: Version of the layout of benchmark.json.
 FORMAT = 1
 
+#: Columns of a table that goes to a file.
+_LOG_WIDTH = 120
+
 
 def measures(
     config: stream.Config, sizes: Sizes, console: Console
@@ -169,7 +172,7 @@ def main(argv: Sequence[str]) -> None:
             bench_settings.config_from_flags(),
             bench_settings.sizes_from_flags(),
             given.parts,
-            Console(),
+            Console(width=None if sys.stdout.isatty() else _LOG_WIDTH),
             given.preset,
         )
         failed = [name for name, part in result["parts"].items() if "error" in part]
