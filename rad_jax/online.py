@@ -340,7 +340,7 @@ class OnlineRad:
         return slot, stored[slot] == ids
 
     def _used_ids(self) -> np.ndarray:
-        """Ids of the rows that are remembered or validate; what is forgotten is free."""
+        """Ids of rows that are remembered or validate; forgotten ones are free."""
         return np.append(self.state.shared.memory.row_id, self._held_out_ids)
 
     def _take_ids(self, row_ids, n: int, *, fresh: bool = False) -> np.ndarray:

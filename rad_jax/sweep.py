@@ -304,7 +304,9 @@ def prepare(
     size = chunks.size(
         num_seeds,
         len(rates) * max(map(len, groups)),
-        *_estimate(arrays, label_delay, spec, groups, algos, len(rates)),
+        *_estimate(
+            arrays, label_delay, cleaning_window, spec, groups, algos, len(rates)
+        ),
         seeds_per_chunk=seeds_per_chunk,
         num_devices=num_devices,
     )
@@ -393,7 +395,13 @@ def prepare(
 
 
 def _estimate(
-    arrays: StreamArrays, label_delay: int, spec: Spec, groups, algos, num_rates: int
+    arrays: StreamArrays,
+    label_delay: int,
+    cleaning_window: int,
+    spec: Spec,
+    groups,
+    algos,
+    num_rates: int,
 ) -> tuple[int, int]:
     """Bytes that a device holds for all runs, and that each seed adds.
 
@@ -404,7 +412,9 @@ def _estimate(
     segment = label_delay + segment_of(len(arrays.labels))
     shared = sum(x.nbytes for x in ends) + 2 * segment * arrival
     shared += memory_nbytes(spec.capacity, spec.feature_shape)
-    num_queries = arrays.test_labels.size
+    again = cleaning_window * arrays.labels.shape[1]
+    again = spec.capacity if again < 0 else min(again, spec.capacity)
+    num_queries = arrays.test_labels.size + again
     preparations = {
         learner.preparation
         for algo in algos
