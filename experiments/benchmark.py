@@ -1,219 +1,189 @@
-r"""How long a sweep takes, what it spends on training, and one arrival's latency.
+r"""How fast it is, part by part; every figure a ratio taken in the same run.
 
-  python -m experiments.benchmark --repeats=3
+  python -m experiments.benchmark          # under 10 minutes on two idle cores
+  python -m experiments.benchmark --preset=full
+  python -m experiments.benchmark --parts=online --dataset=google_cluster --data_dir=DIR
 
-Figures are medians over interleaved repetitions in one run, since these machines are
-noisy: compare them with each other, not with those of another day. Takes the flags of
-experiments.stream (schemes, learners, sizes); prints a table and writes
-benchmark.json to --output_dir.
+online: the paper's protocol (KNN and MLP; no, perfect and basic selection) against a
+scikit-learn loop on all cores. gemm: the MLP's training against a matrix product.
+scaling: whole runs by seeds, arrivals and rows. memory: peak against the estimates.
+compile: without and with a persistent cache. vgg: a training step against PyTorch, if
+it is installed. latency: one arrival from Python.
+
+What is compared is timed in turns; figures are medians over repetitions, with the least
+and the greatest. Machines are noisy: compare figures of one run with each other, on an
+idle machine. Prints a table for each part; writes benchmark.json (after every part) and
+benchmark.png to --output_dir.
 """
 
 import dataclasses
 import json
-import statistics
+import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
-import numpy as np
 from absl import app
 from absl import flags as absl_flags
 from rich.console import Console
-from rich.table import Table
 
-from experiments import command, flags, names, stream
-from rad_jax import Training, rad
+from experiments import (
+    bench_gemm,
+    bench_latency,
+    bench_online,
+    bench_picture,
+    bench_processes,
+    bench_report,
+    bench_scaling,
+    bench_settings,
+    bench_vgg,
+    command,
+    flags,
+    stream,
+)
+from experiments.bench_presets import PARTS, Sizes
+from experiments.bench_timing import Part, plain, show
 from rad_jax.files import atomic_path, check_output_dir
-from rad_jax.online import OnlineRad
-from rad_jax.types import UNLABELLED
+from rad_jax.program import make_program
 
-#: The first arrivals compile; they are not timed.
-_COMPILING = 3
+#: Version of the layout of benchmark.json.
+FORMAT = 1
+
+#: Columns of a table that goes to a file.
+_LOG_WIDTH = 120
 
 
-def seed_scaling(
-    config: stream.Config, seeds: Sequence[int], repeats: int, console: Console
-) -> list[dict]:
-    """Seconds per run (one seed of one scheme), and the share that is training.
+def measures(
+    config: stream.Config, sizes: Sizes, console: Console
+) -> dict[str, Callable[[], Part]]:
+    """By part, what measures it.
 
-    Training is timed as the difference between sweeps with all gradient steps and
-    with half of them at each arrival: both sweeps do everything else alike.
-
-    Args:
-      config: completed, one noise rate.
-      seeds: numbers of seeds.
-      repeats: interleaved repetitions; the median counts.
-      console: where to say what is going on.
-
-    Returns:
-      A dict for each number of seeds.
+    Raises:
+      ValueError: for flags that do not go together.
     """
-    data = stream.load(config)
-    half = dataclasses.replace(config, steps_per_batch=config.steps_per_batch // 2)
-    sweeps = {
-        (n, name): stream.prepare(dataclasses.replace(which, num_seeds=n), data)
-        for n in seeds
-        for name, which in (("all", config), ("half", half))
-    }
-    compile_seconds = {}
-    for (n, name), planned in sweeps.items():
-        console.print(f"compiling and warming up: {n} seeds, {name} of the steps")
-        compile_seconds[n, name] = planned.run().compile_seconds
-    times: dict = {key: [] for key in sweeps}
-    for _ in range(repeats):
-        for key, planned in sweeps.items():
-            times[key].append(planned.run().run_seconds)
-    rows = []
-    for n in seeds:
-        whole = statistics.median(times[n, "all"])
-        fewer = statistics.median(times[n, "half"])
-        steps, steps_of_half = (sweeps[n, name].num_steps for name in ("all", "half"))
-        training = (whole - fewer) * steps / (steps - steps_of_half)
-        runs = n * len(config.schemes)
-        rows.append(
-            {
-                "seeds": n,
-                "runs": runs,
-                "compile_seconds": compile_seconds[n, "all"],
-                "seconds": whole,
-                "seconds_per_seed": whole / n,
-                "training_share": training / whole,
-                "us_per_gradient_step": 1e6 * training / steps,
-            }
-        )
-    return rows
-
-
-def latency(config: stream.Config, repeats: int) -> dict:
-    """Milliseconds of one arrival that Python feeds, batches of changing length."""
-    data = stream.load(config)
-    assert config.batch_size is not None
-    assert config.minibatch_size is not None
-    training = Training(
-        steps=config.steps_per_batch,
-        initial_steps=config.initial_steps,
-        minibatch_size=config.minibatch_size,
-    )
-    label_model, classifier = (
-        names.learner(
-            name,
-            training=training,
-            learning_rate=config.learning_rate,
-            hidden=config.hidden,
-            neighbours=config.neighbours,
-        )
-        for name in (config.label_model, config.classifier)
-    )
-    arm = names.arm(
-        "active_limited",
-        query_budget=config.query_budget or 1,
-        score=config.uncertainty,
-        source=config.uncertainty_source,
-    )
-    online = OnlineRad(
-        rad(
-            label_model=label_model,
-            classifier=classifier,
-            selection=arm.scheme,
-            num_classes=data.num_classes,
-            memory_capacity=len(data.initial_labels) + data.labels.size,
+    whole = bench_settings.run_config(config, sizes)
+    waiting = dataclasses.replace(
+        whole,
+        num_batches=max(
+            sizes.num_batches, bench_latency.COMPILING + min(30, 10 * sizes.repeats)
         ),
-        max_batch_size=config.batch_size,
     )
-    online.start(data.initial_features, data.initial_labels)
-    rng = np.random.default_rng(0)
-    times: dict[str, list[float]] = {"judge": [], "answer": [], "learn": [], "all": []}
-    arrivals = min(len(data.labels), 3 + 10 * repeats)
-    for i in range(arrivals):
-        n = int(rng.integers(config.batch_size // 2, config.batch_size + 1))
-        x, y = data.features[i][:n], data.labels[i][:n]
-        marks = [time.perf_counter()]
-        verdict = online.judge(x, y)
-        marks.append(time.perf_counter())
-        asked = verdict.queried & (y != UNLABELLED)
-        online.answer(verdict.row_id[asked], y[asked])
-        jax.block_until_ready(online.state)
-        marks.append(time.perf_counter())
-        online.learn()
-        jax.block_until_ready(online.state)
-        marks.append(time.perf_counter())
-        if i >= _COMPILING:
-            for name, seconds in zip(times, np.diff(marks), strict=False):
-                times[name].append(1e3 * float(seconds))
-            times["all"].append(1e3 * (marks[-1] - marks[0]))
-    return {f"{name}_ms": statistics.median(ms) for name, ms in times.items()} | {
-        "arrivals": len(times["all"])
+    return {
+        "online": lambda: bench_online.measure(config, sizes, console),
+        "gemm": lambda: bench_gemm.measure(sizes, console),
+        "scaling": lambda: bench_scaling.measure(whole, sizes, console),
+        "memory": lambda: bench_processes.measure_memory(sizes, console),
+        "compile": lambda: bench_processes.measure_compile(sizes, console),
+        "vgg": lambda: bench_vgg.measure(sizes, console),
+        "latency": lambda: bench_latency.measure(waiting, sizes.repeats),
     }
 
 
 def run(
-    config: stream.Config, seeds: Sequence[int], repeats: int, console: Console
-) -> dict:
-    """Measures and prints everything; writes benchmark.json.
+    config: stream.Config,
+    sizes: Sizes,
+    parts: Sequence[str],
+    console: Console,
+    preset: str = "",
+) -> dict[str, Any]:
+    """Measures, prints and writes part by part.
+
+    A part that fails is reported and does not stop the others.
 
     Args:
-      config: see the flags; the first noise rate is used.
-      seeds: numbers of seeds.
-      repeats: of every figure.
+      config: see the flags.
+      sizes: of the preset.
+      parts: of `PARTS`.
       console: where to print.
+      preset: its name.
 
     Returns:
-      What was measured.
+      What benchmark.json holds.
+
+    Raises:
+      ValueError, OSError: for bad input, before any long work.
     """
     output_dir = check_output_dir(config.output_dir)
-    if config.num_batches is not None and config.num_batches <= _COMPILING:
-        raise ValueError(
-            f"--num_batches must be more than {_COMPILING} to time arrivals, got "
-            f"{config.num_batches}"
-        )
-    if repeats < 1 or not seeds or min(seeds) < 1:
-        raise ValueError(
-            f"--repeats and --seeds must be at least 1, got {repeats} and {seeds}"
-        )
-    config = stream.complete(config)
-    config = stream.suit(config, stream.read(config))
-    config = dataclasses.replace(config, noise_rates=(config.noise_rates or ())[:1])
-    if config.steps_per_batch < 2:
-        raise ValueError("--steps_per_batch must be at least 2 to time training")
-    scaling = seed_scaling(config, seeds, repeats, console)
-    table = Table(title=f"{config.dataset}, {len(config.schemes)} schemes")
-    for column in scaling[0]:
-        table.add_column(column.replace("_", " "), justify="right")
-    for row in scaling:
-        table.add_row(
-            *(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values())
-        )
-    console.print(table)
-    arrival = latency(config, repeats)
-    console.print(
-        "one arrival from Python: "
-        + ", ".join(f"{k.replace('_', ' ')} {v:.3g}" for k, v in arrival.items()),
-        highlight=False,
-    )
-    result = {
-        "config": dataclasses.asdict(config),
-        "device": jax.devices()[0].device_kind,
-        "seed_scaling": scaling,
-        "latency": arrival,
+    unknown = [name for name in parts if name not in PARTS]
+    if unknown or not parts:
+        what = f"has the unknown {', '.join(unknown)}" if unknown else "is empty"
+        raise ValueError(f"--parts {what}; known: {', '.join(PARTS)}")
+    parts = [name for name in PARTS if name in parts]
+    functions = measures(config, sizes, console)
+    if "online" in parts:
+        bench_online.configure(config, sizes)
+    machine = bench_report.machine()
+    bench_report.announce(parts, sizes, machine, console)
+    result: dict[str, Any] = {
+        "format": FORMAT,
+        "preset": preset,
+        "sizes": plain(sizes._asdict()),
+        "config": plain(dataclasses.asdict(config)),
+        "machine": machine,
+        "finished": False,
+        "figures": {},
+        "parts": {},
     }
+    found: dict[str, Part] = {}
+    for name in parts:
+        begin = time.perf_counter()
+        try:
+            found[name] = functions[name]()
+        except Exception as error:  # the other parts are worth having
+            console.print(
+                f"part {name} failed: {type(error).__name__}: {error}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+            entry: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
+        else:
+            show(found[name], console)
+            entry = plain(found[name]._asdict())
+            result["figures"] |= entry["figures"]
+        make_program.cache_clear()  # a process cannot hold any number of programs
+        jax.clear_caches()
+        entry["seconds"] = time.perf_counter() - begin
+        entry["load_average"] = bench_report.load()
+        result["parts"][name] = entry
+        result["finished"] = name == parts[-1]
+        _write(result, output_dir)
+    bench_report.summarize(found, console)
+    bench_picture.plot(found, output_dir / "benchmark.png")
+    console.print(f"benchmark.json is in {output_dir}", highlight=False, soft_wrap=True)
+    return result
+
+
+def _write(result: dict[str, Any], output_dir: Path) -> None:
     with atomic_path(output_dir / "benchmark.json") as path:
         path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return result
 
 
 def main(argv: Sequence[str]) -> None:
     """Runs the benchmark that the flags describe."""
 
     def work() -> None:
-        seeds = flags.numbers("seeds", absl_flags.FLAGS.seeds, int)
-        run(stream.config_from_flags(), seeds, absl_flags.FLAGS.repeats, Console())
+        given = absl_flags.FLAGS
+        result = run(
+            bench_settings.config_from_flags(),
+            bench_settings.sizes_from_flags(),
+            given.parts,
+            Console(width=None if sys.stdout.isatty() else _LOG_WIDTH),
+            given.preset,
+        )
+        failed = [name for name, part in result["parts"].items() if "error" in part]
+        if failed:
+            sys.exit(f"error: failed: {', '.join(failed)}")
 
+    # Memory is measured in other processes, which need room on an accelerator.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     command.call(argv, work)
 
 
 if __name__ == "__main__":
-    flags.define()
+    bench_settings.define_flags()
     __doc__ = f"{__doc__}{flags.help_text()}"  # for --help
-    absl_flags.DEFINE_list("seeds", ["1", "8", "32"], "Numbers of seeds to time.")
-    absl_flags.DEFINE_integer("repeats", 3, "Repetitions; medians are reported.")
     app.run(main)

@@ -222,6 +222,12 @@ def _check_selection(config: Config) -> None:
     if config.budget_cap is not None and not config.dynamic_budget:
         raise ValueError(f"--budget_cap={config.budget_cap} needs --dynamic_budget")
     shares = config.sweep_budget
+    alike = len({f"{share:g}" for share in shares}) < len(set(shares))
+    if alike:  # reports name runs so
+        raise ValueError(
+            "--sweep_budget must be shares that differ in six digits, got "
+            f"{','.join(map(str, shares))}"
+        )
     if config.dynamic_budget and (config.query_budget == 0 or 0 in shares):
         name = "sweep_budget" if 0 in shares else "query_budget"
         raise ValueError(

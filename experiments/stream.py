@@ -193,10 +193,14 @@ def _changes(config: Config, data: datasets.StreamData) -> list[str]:
         lines.append(f"{kind} noise, the noise rate x {config.noise_matrix}")
     window, num_batches = config.cleaning_window, len(data.labels)
     if window:
-        earlier = num_batches - 1 if window < 0 else min(window, num_batches - 1)
+        earlier = num_batches - 1
+        if window > 0:
+            earlier = min(window + config.label_delay, earlier)
+        rows = earlier * (config.batch_size or 0)
+        if config.memory_window is not None:
+            rows = min(rows, config.memory_window)
         lines.append(
-            f"cleaning: at each arrival up to {earlier * (config.batch_size or 0):,} "
-            "earlier rows are selected again"
+            f"cleaning: at each arrival up to {rows:,} earlier rows are selected again"
         )
     if config.memory_window is not None:
         lines.append(
@@ -207,6 +211,11 @@ def _changes(config: Config, data: datasets.StreamData) -> list[str]:
         lines.append(
             f"labels come {config.label_delay} arrivals late; until then rows are "
             "predicted only"
+        )
+    if config.sweep_budget:
+        lines.append(
+            "accuracy against the budget: only the baselines and the limited schemes "
+            "are run"
         )
     if config.expert_error:
         lines.append(f"an expert who errs about {config.expert_error:.0%} of the rows")

@@ -280,10 +280,12 @@ def build(
             seen = stored_true.at[slots].get(mode="fill", fill_value=UNLABELLED)
             seen = seen.astype(jnp.int32)
         key = jax.random.fold_in(shared.order_key, shared.arrival)
+        arrived = shared.memory.arrived.at[slots].get(mode="fill", fill_value=0)
+        rows = (probs[0], probs[-1], given, revisited.valid & decided, seen)
         chosen, _ = scheme.apply(
             per_seed.params.selection,
             per_seed.selection,
-            Evidence(probs[0], probs[-1], given, revisited.valid & decided, seen),
+            Evidence(*rows, batch=arrived),
             key=jax.random.fold_in(key, _CLEANING),
         )
         changed = jnp.where(revisited.valid & decided, slots, capacity)

@@ -45,6 +45,30 @@ class StreamArrays(NamedTuple):
     test_labels: Array
 
 
+class Ends(NamedTuple):
+    """What a stream begins with, and what it is tested on; see `StreamArrays`."""
+
+    initial_features: Array
+    initial_labels: Array
+    test_features: Array
+    test_labels: Array
+
+
+class Block(NamedTuple):
+    """Some arrivals; with late labels, those before them whose labels come now.
+
+    Attributes:
+      features: ``[label_delay + segment, N, *S]`` float32; arrival i of the segment
+        is ``features[label_delay + i]``.
+      labels: ``[label_delay + segment, N]`` int32, true ones.
+      row_id: likewise, int32.
+    """
+
+    features: Array
+    labels: Array
+    row_id: Array
+
+
 class Carry(NamedTuple):
     """What goes from one arrival to the next: `PerSeed` of each group has R runs."""
 
@@ -121,7 +145,7 @@ def make_program(
         """Vmaps ``function(run, per_seed)`` over the runs of a group."""
         return jax.vmap(function, in_axes=(axes, 0))
 
-    def begin(keys: Keys, data: StreamArrays, params, runs: tuple[Runs, ...]):
+    def begin(keys: Keys, data: Ends, params, runs: tuple[Runs, ...]):
         """Stores and learns the clean batch."""
         size = data.initial_labels.shape[0]
         shared, arrival = widest.start(
@@ -161,27 +185,21 @@ def make_program(
             figures.append(figure)
         return Carry(shared, world, tuple(groups)), tuple(figures)
 
-    def arrival_step(index, carry: Carry, data: StreamArrays, runs):
-        features, labels = data.features[index], data.labels[index]
-        size = labels.shape[0]
-        shared, arrival = widest.observe(
-            carry.shared,
-            features,
-            jnp.ones(size, bool),
-            data.initial_labels.shape[0] + index * size + jnp.arange(size),
-        )
+    def arrival_step(i, first, carry: Carry, block: Block, runs):
+        features, labels, row_id = (x[label_delay + i] for x in block)
+        valid = jnp.ones(labels.shape[0], bool)
+        shared, arrival = widest.observe(carry.shared, features, valid, row_id)
         world = stream.extend_world(widest, carry.world, shared, arrival, labels)
         late = None
         if label_delay:
-            due = index - label_delay
             late = stream.recall(
                 widest,
                 shared,
                 arrival,
-                data.features[jnp.maximum(due, 0)],
-                data.initial_labels.shape[0] + due * size + jnp.arange(size),
-                data.labels[jnp.maximum(due, 0)],
-                due + 1,
+                block.features[i],
+                block.row_id[i],
+                block.labels[i],
+                first + i - label_delay + 1,
             )
         groups, figures = [], []
         for engine, group_runs, per_seed in zip(
@@ -209,12 +227,12 @@ def make_program(
             figures.append(figure)
         return Carry(shared, world, tuple(groups)), tuple(figures)
 
-    def advance(carry: Carry, history, data: StreamArrays, runs, first, count):
+    def advance(carry: Carry, history, block: Block, runs, first, count):
         """`count` arrivals from `first` on; their figures in rows 0.. of history."""
 
         def body(i, carry_and_history):
             carry, history = carry_and_history
-            carry, figures = arrival_step(first + i, carry, data, runs)
+            carry, figures = arrival_step(i, first, carry, block, runs)
             history = jax.tree.map(
                 lambda rows, row: rows.at[i].set(row.astype(rows.dtype)),
                 history,
@@ -287,24 +305,47 @@ def _is_key(leaf) -> bool:
 
 
 class Job(NamedTuple):
-    """A program, and those of its arguments that all runs share."""
+    """A program, and those of its arguments that all runs share.
+
+    The stream itself stays on the host; devices get a segment of it at a time.
+    """
 
     program: Program
     mesh: Mesh
     keys: Keys
-    arrays: StreamArrays
+    ends: Ends
     params: tuple[Params, ...]
+    arrays: StreamArrays
+    label_delay: int
 
     @property
     def segment(self) -> int:
         """Arrivals between two reports of progress."""
-        return max(1, self.arrays.labels.shape[0] // 50)
+        return segment_of(self.arrays.labels.shape[0])
 
     def placed(self) -> "Job":
-        """The same with its arrays on the devices, to be executed several times."""
-        shared = (self.keys, StreamArrays(*map(jnp.asarray, self.arrays)), self.params)
-        keys, arrays, params = put(shared, self.mesh)
-        return self._replace(keys=keys, arrays=arrays, params=params)
+        """The same, what all segments share on the devices, to be executed."""
+        shared = (self.keys, Ends(*map(jnp.asarray, self.ends)), self.params)
+        keys, ends, params = put(shared, self.mesh)
+        return self._replace(keys=keys, ends=ends, params=params)
+
+    def block(self, first: int) -> Block:
+        """The segment that begins with arrival `first`, on the devices.
+
+        Positions before the stream and after it hold some arrival or other.
+        """
+        arrays, size = self.arrays, self.arrays.labels.shape[1]
+        number = np.arange(first - self.label_delay, first + self.segment)
+        there = np.clip(number, 0, len(arrays.labels) - 1)
+        before = len(arrays.initial_labels) + number[:, None] * size
+        row_id = jnp.asarray(before + np.arange(size), jnp.int32)
+        block = Block(arrays.features[there], arrays.labels[there], row_id)
+        return put(block, self.mesh)
+
+
+def segment_of(num_arrivals: int) -> int:
+    """Arrivals that are on the devices at a time."""
+    return max(1, num_arrivals // 50)
 
 
 def _empty_history(first: PyTree, segment: int) -> PyTree:
@@ -329,19 +370,22 @@ def execute(
       Figures ``[T + 1, R]`` by name and group; confusion matrices by group; seconds
       of compilation and of the rest.
     """
-    program, data = job.program, job.arrays
+    program = job.program
     compiled_before = _compile_seconds(program)
     begin_time = time.perf_counter()
-    num_arrivals = data.labels.shape[0]
+    num_arrivals = len(job.arrays.labels)
     runs = _place(runs, job.mesh)
-    carry, first = program.begin(job.keys, data, job.params, runs)
+    block = job.block(0)
+    carry, first = program.begin(job.keys, job.ends, job.params, runs)
     carry = unalias(carry)
     rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]
     done = 0
     while done < num_arrivals:
         count = min(job.segment, num_arrivals - done)
         history = put(_empty_history(first, job.segment), job.mesh, _HISTORY)
-        carry, history = program.advance(carry, history, data, runs, done, count)
+        carry, history = program.advance(carry, history, block, runs, done, count)
+        if done + count < num_arrivals:
+            block = job.block(done + count)  # while the devices work
         rows.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], history))
         done += count
         if progress is not None:
@@ -360,12 +404,12 @@ def compiled_bytes(job: Job, runs: tuple[Runs, ...]) -> int:
       Bytes on all devices together.
     """
     job, runs = job.placed(), _place(runs, job.mesh)
-    begin = (job.keys, job.arrays, job.params, runs)
+    begin = (job.keys, job.ends, job.params, runs)
     carry, first = job.program.begin.eval_shape(*begin)
     history = jax.eval_shape(lambda x: _empty_history(x, job.segment), first)
     return job.mesh.size * max(
         job.program.begin.nbytes(*begin),
-        job.program.advance.nbytes(carry, history, job.arrays, runs, 0, 1),
+        job.program.advance.nbytes(carry, history, job.block(0), runs, 0, 1),
     )
 
 

@@ -20,11 +20,13 @@ from rad_jax import runs as layout
 from rad_jax import selection as selections
 from rad_jax.memory import nbytes as memory_nbytes
 from rad_jax.program import (
+    Ends,
     Job,
     StreamArrays,
     compiled_bytes,
     execute,
     make_program,
+    segment_of,
 )
 from rad_jax.rad import rad
 from rad_jax.runs import RANDOMNESS as RANDOMNESS
@@ -187,7 +189,8 @@ def prepare(
         (then no row is held out unless `calibrate` needs them).
       validation_fraction: share of the clean batch held out.
       calibrate: see `rad_jax.rad`.
-      cleaning_window: see `rad_jax.rad`.
+      cleaning_window: see `rad_jax.rad`; where labels are late, of the arrivals before
+        the one whose labels come.
       memory_window: rows that are remembered, the oldest are forgotten; None for all.
         Counts of selection (kept, queries, purity, recall) are then of the rows
         remembered.
@@ -220,10 +223,6 @@ def prepare(
         raise ValueError(
             f"validation_fraction must lie in [0, 1), got {validation_fraction}"
         )
-    if not 0 <= label_delay < 2**20:
-        raise ValueError(
-            f"label_delay must be a number of arrivals of at least 0, got {label_delay}"
-        )
     noise = noise or noises.symmetric(0.0)
     num_classes = int(data.num_classes)
     arrays = _check_data(data, num_classes)
@@ -240,6 +239,11 @@ def prepare(
             data.class_names,
         )
     num_arrivals = arrays.labels.shape[0]
+    if not 0 <= label_delay < num_arrivals:
+        raise ValueError(
+            f"label_delay must be below the {num_arrivals} arrivals (else no label "
+            f"ever comes) and at least 0, got {label_delay}"
+        )
     if alpha == "test" and not calibrate:
         validation_fraction = 0.0
     initial = arrays.initial_labels.shape[0]
@@ -292,14 +296,17 @@ def prepare(
                 expert=expert,
                 validation_fraction=validation_fraction,
                 calibrate=calibrate,
-                cleaning_window=cleaning_window,
+                cleaning_window=cleaning_window
+                + (label_delay if cleaning_window > 0 else 0),
                 sliding_window=sliding,
             )
         )
     size = chunks.size(
         num_seeds,
         len(rates) * max(map(len, groups)),
-        *_estimate(arrays, spec, groups, algos, len(rates)),
+        *_estimate(
+            arrays, label_delay, cleaning_window, spec, groups, algos, len(rates)
+        ),
         seeds_per_chunk=seeds_per_chunk,
         num_devices=num_devices,
     )
@@ -321,7 +328,8 @@ def prepare(
         for learner in algo.engine.learners:
             steps = [learner.steps(i) for i in range(num_arrivals + 1)]
             num_steps += starts * steps[0] + group_runs * sum(steps[1:])
-    job = Job(program, mesh, keys, arrays, params)
+    ends = Ends(*(getattr(arrays, name) for name in Ends._fields))
+    job = Job(program, mesh, keys, ends, params, arrays, label_delay)
     seeds = tuple(range(first_seed, first_seed + num_seeds))
 
     def make_runs(chunk: Sequence[int]) -> tuple[layout.Runs, ...]:
@@ -387,15 +395,26 @@ def prepare(
 
 
 def _estimate(
-    arrays: StreamArrays, spec: Spec, groups, algos, num_rates: int
+    arrays: StreamArrays,
+    label_delay: int,
+    cleaning_window: int,
+    spec: Spec,
+    groups,
+    algos,
+    num_rates: int,
 ) -> tuple[int, int]:
     """Bytes that a device holds for all runs, and that each seed adds.
 
-    The former: features twice (stream, memory), lists, the largest workspace.
+    The former: the memory, two segments of the stream, lists, the largest workspace.
     """
-    shared = sum(np.asarray(x).nbytes for x in arrays)
+    ends = [np.asarray(getattr(arrays, name)) for name in Ends._fields]
+    arrival = np.asarray(arrays.features[0]).nbytes
+    segment = label_delay + segment_of(len(arrays.labels))
+    shared = sum(x.nbytes for x in ends) + 2 * segment * arrival
     shared += memory_nbytes(spec.capacity, spec.feature_shape)
-    num_queries = arrays.test_labels.size
+    again = cleaning_window * arrays.labels.shape[1]
+    again = spec.capacity if again < 0 else min(again, spec.capacity)
+    num_queries = arrays.test_labels.size + again
     preparations = {
         learner.preparation
         for algo in algos

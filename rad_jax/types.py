@@ -257,6 +257,8 @@ class Evidence(NamedTuple):
         `uses_true_labels` (the reference that must not be had in practice).
       class_counts: ``[K]`` int32, rows of each class trained on before this batch;
         None unless the scheme declares `uses_class_counts`.
+      batch: ``[N]`` int32, the arrivals that brought the rows, where those of several
+        are selected again and nobody is asked; None for a new batch.
     """
 
     label_probs: Array
@@ -265,6 +267,7 @@ class Evidence(NamedTuple):
     valid: Array
     true_label: Array
     class_counts: Array | None = None
+    batch: Array | None = None
 
 
 class Selection(NamedTuple):
