@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +23,9 @@ _NO_MATTER = (
 def settings(config: Config) -> dict[str, Any]:
     """What results depend on beside the data, by name: flags and versions."""
     flag_values = dataclasses.asdict(config)
+    matrix = config.noise_matrix
+    if matrix is not None:
+        flag_values["noise_matrix"] = _hash(Path(matrix).expanduser().read_bytes())
     return {
         **{f"--{k}": v for k, v in flag_values.items() if k not in _NO_MATTER},
         "version of rad_jax": rad_jax.__version__,
@@ -31,7 +35,12 @@ def settings(config: Config) -> dict[str, Any]:
 
 def digest(data: datasets.StreamData) -> str:
     """A name for the rows themselves."""
+    return _hash(*(getattr(data, name) for name in StreamArrays._fields))
+
+
+def _hash(*parts: Any) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for name in StreamArrays._fields:
-        digest.update(np.ascontiguousarray(getattr(data, name)).tobytes())
+    for part in parts:
+        whole = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part
+        digest.update(np.ascontiguousarray(whole).tobytes())
     return digest.hexdigest()
