@@ -4,10 +4,16 @@ import os
 
 import pytest
 
-from experiments import command
+from experiments import command, devices
 
 
-def test_what_went_wrong_is_one_line(capsys):
+@pytest.fixture(autouse=True)
+def no_set_up(monkeypatch):
+    """JAX is set up by `conftest`, and keeps no programs."""
+    monkeypatch.setattr(devices, "set_up", lambda: None)
+
+
+def test_what_went_wrong_is_one_line():
     def work():
         raise ValueError("--flag must be small, got 9")
 
