@@ -59,9 +59,19 @@ def variants(config: "Config", scheme: str) -> list[tuple[str | None, str, int]]
 
 
 def rows_of(config: "Config") -> list[tuple[float, int]]:
-    """Each share of `sweep_budget` and the rows a batch: halves are rounded up."""
+    """Each share of `sweep_budget` and the rows a batch: halves are rounded up.
+
+    Raises:
+      ValueError: for no rows where a dynamic budget is to start from them.
+    """
     size = config.batch_size or 0
-    return [(share, math.floor(share * size + 0.5)) for share in config.sweep_budget]
+    rows = [(share, math.floor(share * size + 0.5)) for share in config.sweep_budget]
+    if config.dynamic_budget and 0 in (number for _, number in rows):
+        raise ValueError(
+            f"--sweep_budget={rows[0][0]:g} is no row of a batch of {size}: "
+            "--dynamic_budget starts from one or more"
+        )
+    return rows
 
 
 def points(config: "Config", result: SweepResult) -> list[dict[str, Any]]:

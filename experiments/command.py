@@ -1,11 +1,15 @@
 """How every script begins, on all cores, and ends: well, or with what was wrong."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from absl import logging
 
 from experiments import devices
+
+#: Exit status of a program that Ctrl-C has ended, as shells have it.
+_INTERRUPTED = 130
 
 
 def call(argv: Sequence[str], work: Callable[[], object]) -> None:
@@ -14,7 +18,8 @@ def call(argv: Sequence[str], work: Callable[[], object]) -> None:
     Args:
       argv: what is left of the command line: the script's name.
       work: does it; what it raises for bad input, files or missing packages becomes one
-        line on standard error, and exit status 1.
+        line on standard error, and exit status 1. Ctrl-C ends the process at once,
+        with status 130.
     """
     if len(argv) > 1:
         sys.exit(f"error: unknown arguments: {' '.join(argv[1:])}")
@@ -25,4 +30,7 @@ def call(argv: Sequence[str], work: Callable[[], object]) -> None:
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted")
+        # XLA, once interrupted while it compiled, crashes at an orderly end.
+        sys.stdout.flush()
+        print("interrupted", file=sys.stderr, flush=True)
+        os._exit(_INTERRUPTED)

@@ -53,4 +53,5 @@ def erring(rate, num_classes: int, *, seed: int = 0) -> Expert:
     """
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2, got {num_classes}")
-    return Expert(_erring(num_classes), {"rate": check_rate(rate), "seed": seed})
+    params = {"rate": check_rate(rate), "seed": seed}
+    return Expert(_erring(num_classes), params, num_classes)

@@ -30,6 +30,7 @@ from rad_jax.types import UNLABELLED, Array, Noise, PRNGKey, PyTree
 
 __all__ = [
     "asymmetric",
+    "check_noise",
     "check_rate",
     "class_centroids",
     "corrupt",
@@ -249,6 +250,22 @@ def _scheduled(noise: Noise, schedule: Schedule):
         )
 
     return apply
+
+
+def check_noise(noise: Noise, name: str = "noise") -> Noise:
+    """Returns a noise whose rate a sweep can put in.
+
+    Raises:
+      TypeError: for something that is no noise.
+      ValueError: for one without a parameter "rate".
+    """
+    if not isinstance(noise, Noise):
+        raise TypeError(f"{name} must be a value such as symmetric(0.4), got {noise!r}")
+    if not isinstance(noise.params, dict) or "rate" not in noise.params:
+        raise ValueError(
+            f'{name} must have a parameter "rate", got parameters {noise.params!r}'
+        )
+    return noise
 
 
 def corrupt(

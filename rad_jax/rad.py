@@ -252,6 +252,11 @@ def rad(
         raise ValueError("calibrate needs validation rows: validation_fraction > 0")
     learners = (classifier,) if label_model is None else (label_model, classifier)
     expert = expert or experts.perfect()
+    if expert.num_classes not in (None, num_classes):
+        raise ValueError(
+            f"expert must know the {num_classes} classes, got one for "
+            f"{expert.num_classes}"
+        )
     params = Params(
         models=tuple(learner.params for learner in learners),
         selection=selection.params,

@@ -215,6 +215,7 @@ def prepare(
       The sweep, to be run.
 
     Raises:
+      TypeError: for something that is no noise.
       ValueError: for a value out of range.
     """
     arms, rates = tuple(arms), tuple(float(rate) for rate in noise_rates)
@@ -223,7 +224,7 @@ def prepare(
         raise ValueError(
             f"validation_fraction must lie in [0, 1), got {validation_fraction}"
         )
-    noise = noise or noises.symmetric(0.0)
+    noise = noises.check_noise(noises.symmetric(0.0) if noise is None else noise)
     num_classes = int(data.num_classes)
     arrays = _check_data(data, num_classes)
     if new_classes not in checks.NEW_CLASSES:

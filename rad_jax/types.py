@@ -310,10 +310,12 @@ class Expert(NamedTuple):
       answer: ``(params, true_label [N], *, key) -> label [N]``; in a sweep the key
         differs between seeds as the noise does.
       params: pytree of numbers that may be vmapped.
+      num_classes: K, where the answers depend on it; must be the algorithm's then.
     """
 
     answer: Callable[..., Array]
     params: PyTree
+    num_classes: int | None = None
 
 
 class Noise(NamedTuple):

@@ -60,6 +60,13 @@ def result():
 
 def test_shares_become_rows():
     assert budget_curve.rows_of(CONFIG) == [(0.0, 0), (0.05, 3), (0.1, 5)]
+    dynamic = dataclasses.replace(
+        CONFIG, sweep_budget=(0.009, 0.1), dynamic_budget=True
+    )
+    with pytest.raises(
+        ValueError, match=r"--sweep_budget=0\.009 is no row of a .* 50:"
+    ):
+        budget_curve.rows_of(dynamic)
 
 
 def test_the_file_holds_the_figures_of_each_budget(result, tmp_path):

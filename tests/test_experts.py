@@ -150,3 +150,27 @@ def test_noise_that_needs_features_and_time_in_a_stream():
     for rate, seeds in zip((0.3, 0.6), got[:, :, 2:], strict=True):
         error = np.sqrt(rate * (1 - rate) / (8 * 2 * BATCH))
         assert abs(seeds.mean() - rate) < 4 * error
+
+
+def test_an_expert_for_other_classes_is_refused():
+    """Its answers would be classes that there are none of."""
+    with pytest.raises(ValueError, match="must know the 3 classes, got one for 9"):
+        rad_jax.rad(
+            classifier=rad_jax.nearest_centroid(),
+            selection=rad_jax.active(),
+            num_classes=3,
+            memory_capacity=10,
+            expert=experts.erring(0.5, 9),
+        )
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        (schedules.constant(0.1), TypeError, "noise must be a value such as symmetric"),
+        (noise.symmetric(0.1)._replace(params=()), ValueError, 'a parameter "rate"'),
+    ],
+)
+def test_what_is_no_noise_is_found_before_a_sweep(bad, error, message):
+    with pytest.raises(error, match=message):
+        run(None, bad)

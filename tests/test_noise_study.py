@@ -27,11 +27,10 @@ from experiments.noise_report import Outcome
 from experiments.settings import Config
 from rad_jax import noise, schedules, selection, statistics
 from rad_jax.datasets import StreamData
-from rad_jax.types import Batch, Keys
+from rad_jax.validation import stratified_split
 
 ROOT = Path(__file__).parent.parent
 K, T, N, SEEDS = 3, 4, 120, 6
-TRAINING = rad_jax.Training(steps=2, initial_steps=5, minibatch_size=8)
 SMALL = Config(
     initial_size=100,
     batch_size=20,
@@ -300,12 +299,26 @@ def test_the_estimate_is_the_library_s():
     np.testing.assert_allclose(got["estimate"].rate[0], own.error_rate, atol=1e-5)
 
 
-def test_rows_are_judged_as_by_one_seed_at_a_time(data):
-    """By models that know the arrivals before, and nothing of the row's own."""
+def centroid_probs(train, label, rows):
+    """softmax(-d^2 / (2 s^2)), s^2 the mean squared distance to a row's own mean."""
+    means = np.stack([train[label == k].mean(0) for k in range(K)])
+    spread = np.mean(np.sum((train - means[label]) ** 2, axis=1))
+    logits = -np.sum((rows[:, None] - means) ** 2, axis=2) / (2 * spread)
+    probs = np.exp(logits - logits.max(1, keepdims=True))
+    return probs / probs.sum(1, keepdims=True)
+
+
+def _ignorant(spec, params, state, memory, queries):
+    del params, state, memory
+    return jnp.full((queries.features.shape[0], spec.num_classes), 1 / K)
+
+
+def test_rows_are_judged_by_what_came_before_them(data):
+    """The mean of L, which knows nothing, and of C, trained on all earlier rows."""
     algo = rad_jax.rad(
-        label_model=rad_jax.mlp((4,), training=TRAINING),
+        label_model=rad_jax.nearest_centroid()._replace(predict_proba=_ignorant),
         classifier=rad_jax.nearest_centroid(),
-        selection=selection.voting(),
+        selection=selection.no_selection(),
         num_classes=K,
         memory_capacity=24 + T * N,
     )
@@ -314,30 +327,26 @@ def test_rows_are_judged_as_by_one_seed_at_a_time(data):
     done = []
     judged = noise_estimates.judge_stream(algo, data, given, 0, done.append)
     assert done == [1, 2, 3, 4]
-    assert judged.probs.shape == (2, T, N, K)
-    base = jax.random.key(0)
-    rows = np.arange(30, dtype=np.int32)
-    state = algo.init(
-        Keys(jax.random.fold_in(base, 0), jax.random.fold_in(base, 1)),
-        Batch(jnp.asarray(data.initial_features), jnp.asarray(data.initial_labels),
-              jnp.ones(30, bool), jnp.asarray(rows)),
-    )  # fmt: skip
-    step = jax.jit(algo.step)
-    for i in range(T):
-        batch = Batch(
-            jnp.asarray(data.features[i]),
-            jnp.asarray(given[1, i], jnp.int32),
-            jnp.ones(N, bool),
-            jnp.arange(30 + i * N, 30 + (i + 1) * N, dtype=jnp.int32),
+    order = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 1), 2**31 - 1)
+    held_out, _ = stratified_split(
+        order, jnp.asarray(data.initial_labels), jnp.ones(30, bool), 0.2
+    )
+    held_out = np.asarray(held_out)
+    assert len(held_out) == judged.clean_valid.sum() == 6
+    np.testing.assert_array_equal(judged.clean_label, data.initial_labels[held_out])
+    trains = ~np.isin(np.arange(30), held_out)
+    for r in range(2):
+        rows, label = data.initial_features[trains], data.initial_labels[trains]
+        for i in range(T):
+            expected = (centroid_probs(rows, label, data.features[i]) + 1 / K) / 2
+            np.testing.assert_allclose(judged.probs[r, i], expected, atol=1e-4)
+            known = given[r, i] >= 0
+            rows = np.concatenate([rows, data.features[i][known]])
+            label = np.concatenate([label, given[r, i][known]])
+        clean = centroid_probs(rows, label, data.initial_features[held_out])
+        np.testing.assert_allclose(
+            judged.clean_probs[r], (clean + 1 / K) / 2, atol=1e-4
         )
-        state, info = step(state, batch)
-        mean = (info.label_probs + info.class_probs) / 2
-        np.testing.assert_allclose(judged.probs[1, i], mean, atol=1e-5)
-    shared, per_seed = state
-    held_out = algo.engine.probabilities(shared, per_seed, shared.validation)
-    np.testing.assert_allclose(judged.clean_probs[1], sum(held_out) / 2, atol=1e-5)
-    np.testing.assert_array_equal(judged.clean_label, shared.validation_label)
-    assert judged.clean_valid.sum() == 6
 
 
 # --- the study ------------------------------------------------------------------------

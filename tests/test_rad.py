@@ -235,6 +235,14 @@ def comparable(tree):
     ]
 
 
+def fitted(models):
+    """Models without the arrival at which they were last fitted."""
+    return tuple(
+        model._replace(arrival=jnp.int32(0)) if hasattr(model, "arrival") else model
+        for model in models
+    )
+
+
 def assert_equal_trees(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
     for left, right in zip(comparable(a), comparable(b), strict=True):
@@ -773,7 +781,7 @@ class TestRowsWithoutLabel:
             models = state.per_seed.models
             state, info = slim().judge(state, blank)
             state = slim().learn(state)
-            assert_close_trees(state.per_seed.models, models)
+            assert_close_trees(fitted(state.per_seed.models), fitted(models))
             assert int(np.asarray(info.query).sum()) == BUDGET
             assert not np.asarray(info.keep).any()
         rows = [row for row in table(state).values() if row.arrived]
@@ -821,7 +829,9 @@ class TestRowsWithoutLabel:
             asked = BATCH if scheme == "active" else BUDGET
             assert int(np.asarray(info.query).sum()) == asked
         else:
-            assert_close_trees(stepped.per_seed.models, state.per_seed.models)
+            assert_close_trees(
+                fitted(stepped.per_seed.models), fitted(state.per_seed.models)
+            )
         for row in table(stepped).values():
             assert row.status != RowStatus.KEPT
             assert row.label != UNLABELLED or row.status == RowStatus.DROPPED
@@ -1275,7 +1285,7 @@ class TestOddArrivals:
             after, info = programs.step(state, batch, true)
             assert not np.asarray(info.keep).any()
             before, now = state.per_seed, after.per_seed
-            assert_close_trees(now.models, before.models)
+            assert_close_trees(fitted(now.models), fitted(before.models))
             assert_close_trees(now.alpha_latest, before.alpha_latest)
             rows = table(after)
             for row_id in batch.row_id.tolist():
