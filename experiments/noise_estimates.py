@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rad_jax.compiled import Compiled
 from rad_jax.datasets import StreamData
 from rad_jax.noise import estimate_transition_matrix
-from rad_jax.program import Compiled
 from rad_jax.rad import Rad
 from rad_jax.state import BATCH_AXES, STATE_AXES, State
 from rad_jax.types import UNLABELLED, Array, Batch, Keys

@@ -18,9 +18,9 @@ from jax.sharding import Mesh
 from numpy.typing import ArrayLike
 
 from rad_jax import checks, devices, memory
+from rad_jax.compiled import Compiled
 from rad_jax.devices import RUNS, SHARED, over_runs, put
 from rad_jax.noise import corrupt
-from rad_jax.program import Compiled
 from rad_jax.types import (
     LABEL_DTYPE,
     UNLABELLED,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from rad_jax import checks, chunks, devices, stream
+from rad_jax import checks, chunks, devices
 from rad_jax import noise as noises
 from rad_jax import runs as layout
 from rad_jax import selection as selections
@@ -31,6 +31,7 @@ from rad_jax.program import (
 from rad_jax.rad import rad
 from rad_jax.runs import RANDOMNESS as RANDOMNESS
 from rad_jax.statistics import HISTORY_METRICS, SweepResult
+from rad_jax.sweep_checks import check_data, check_options
 from rad_jax.types import (
     Expert,
     Keys,
@@ -40,8 +41,6 @@ from rad_jax.types import (
     Spec,
     as_arrays,
 )
-
-_MAX_RUNS = 1 << 20
 
 
 class Arm(NamedTuple):
@@ -91,60 +90,6 @@ class Sweep(NamedTuple):
     estimated_bytes: int
     compiled_bytes: Callable[[], int]
     run: Callable[..., SweepResult]
-
-
-def _check(arms, rates, num_seeds, first_seed, alpha, randomness) -> None:
-    if not arms:
-        raise ValueError("arms must name at least one scheme, got none")
-    names = [arm.name for arm in arms]
-    if len(set(names)) < len(names):
-        raise ValueError(f"arms must have different names, got {names}")
-    if not rates:
-        raise ValueError("noise_rates must name at least one rate, got none")
-    for rate in rates:
-        noises.check_rate(rate, "noise_rates")
-    if num_seeds < 1:
-        raise ValueError(f"num_seeds must be at least 1, got {num_seeds}")
-    if not 0 <= first_seed <= 2**31 - num_seeds:
-        raise ValueError(f"first_seed must lie in 0..2^31-num_seeds, got {first_seed}")
-    num_runs = len(arms) * len(rates) * num_seeds
-    if num_runs > _MAX_RUNS:
-        raise ValueError(
-            f"num_seeds={num_seeds} makes {num_runs:,} runs of {len(arms)} schemes and "
-            f"{len(rates)} noise rates; at most {_MAX_RUNS:,} are allowed"
-        )
-    if alpha not in stream.ALPHA_SOURCES:
-        raise ValueError(f"alpha must be one of {stream.ALPHA_SOURCES}, got {alpha!r}")
-    if randomness not in RANDOMNESS:
-        raise ValueError(f"randomness must be one of {RANDOMNESS}, got {randomness!r}")
-
-
-def _check_data(data, num_classes: int) -> StreamArrays:
-    """The arrays of a stream: finite features of one shape, true labels in range."""
-    arrays = StreamArrays(
-        *(np.asarray(getattr(data, name)) for name in StreamArrays._fields)  # type: ignore[arg-type]
-    )
-    labels = arrays.labels
-    if labels.ndim != 2 or not labels.size:
-        raise ValueError(
-            f"labels must be [T, N] with at least one arrival, got {labels.shape}"
-        )
-    if arrays.features.shape[:2] != labels.shape:
-        raise ValueError(
-            f"features must be [T, N, ...] like labels {labels.shape}, got "
-            f"{arrays.features.shape}"
-        )
-    row_shape = arrays.features.shape[2:]
-    flat = arrays.features.reshape(-1, *row_shape)
-    for prefix, x, y in (
-        ("initial_", arrays.initial_features, arrays.initial_labels),
-        ("test_", arrays.test_features, arrays.test_labels),
-        ("", flat, labels.ravel()),
-    ):
-        checks.features(f"{prefix}features", x, row_shape=row_shape)
-        missing = not prefix  # rows that arrive may lack a label
-        checks.labels(f"{prefix}labels", y, len(x), num_classes, missing=missing)
-    return arrays
 
 
 def prepare(
@@ -219,14 +164,14 @@ def prepare(
       ValueError: for a value out of range.
     """
     arms, rates = tuple(arms), tuple(float(rate) for rate in noise_rates)
-    _check(arms, rates, num_seeds, first_seed, alpha, randomness)
+    check_options(arms, rates, num_seeds, first_seed, alpha, randomness)
     if not 0.0 <= validation_fraction < 1.0:
         raise ValueError(
             f"validation_fraction must lie in [0, 1), got {validation_fraction}"
         )
     noise = noises.check_noise(noises.symmetric(0.0) if noise is None else noise)
     num_classes = int(data.num_classes)
-    arrays = _check_data(data, num_classes)
+    arrays = check_data(data, num_classes)
     if new_classes not in checks.NEW_CLASSES:
         raise ValueError(
             f"new_classes must be one of {checks.NEW_CLASSES}, got {new_classes!r}"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_sweep import BY_INITIALISATION, BY_ORDER, Compilations, blobs
 
-from rad_jax import chunks, devices, program, selection, sweep
+from rad_jax import chunks, compiled, devices, selection, sweep
 from rad_jax.statistics import HISTORY_METRICS
 from rad_jax.sweep import Arm
 
@@ -95,14 +95,14 @@ def test_seeds_that_share_models():
 def test_every_device_works_at_its_part(monkeypatch):
     planned = prepare(num_devices=4)
     seen = []
-    call = program.Compiled.__call__
+    call = compiled.Compiled.__call__
 
     def spy(self, *args):
         out = call(self, *args)
         seen.append(out)
         return out
 
-    monkeypatch.setattr(program.Compiled, "__call__", spy)
+    monkeypatch.setattr(compiled.Compiled, "__call__", spy)
     planned.run()
     _, figures = seen[0]
     for group in figures:
@@ -142,7 +142,7 @@ def test_unalias_copies_buffers_that_stand_twice_on_a_mesh():
     mesh = devices.mesh(2)
     x = devices.put(jnp.arange(4.0), mesh, devices.RUNS)
     one = {"a": x, "b": x, "c": devices.put(jnp.ones(2), mesh)}
-    own = program.unalias(one)
+    own = compiled.unalias(one)
     for name in one:
         np.testing.assert_array_equal(own[name], one[name])
         assert own[name].sharding == one[name].sharding
