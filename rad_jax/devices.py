@@ -98,7 +98,14 @@ def over_runs(
 
 def put(tree: PyTree, mesh: Mesh, spec: P = SHARED) -> PyTree:
     """Puts all arrays of a tree on a mesh, `SHARED` or cut along an axis."""
-    return jax.device_put(tree, NamedSharding(mesh, spec))
+    placing = NamedSharding(mesh, spec)
+
+    def one(x: Any) -> Any:
+        # Cutting an array that is on a device takes a program of its own to compile.
+        is_key = jax.dtypes.issubdtype(getattr(x, "dtype", None), jax.dtypes.extended)
+        return jax.device_put(x if spec == SHARED or is_key else np.asarray(x), placing)
+
+    return jax.tree.map(one, tree)
 
 
 def free_bytes(devices: int | None = None) -> int | None:

@@ -52,17 +52,43 @@ def start(*arguments, devices, **changes):
     )
 
 
-def start_two(folder, *arguments, own=((), ())):
-    where = [f"--coordinator_address=127.0.0.1:{free_port()}", "--num_processes=2"]
+def by_hand(port, i):
     return [
-        start(
-            *(*where, f"--process_id={i}", f"--output_dir={folder}"),
-            *arguments,
-            *own[i],
-            devices=2,
-        )
-        for i in range(2)
-    ]
+        f"--coordinator_address=127.0.0.1:{port}",
+        "--num_processes=2",
+        f"--process_id={i}",
+    ], {}
+
+
+def slurm(port, i):
+    return ["--distributed"], {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": str(i),
+        "SLURM_LOCALID": str(i),
+        "JAX_COORDINATOR_PORT": str(port),
+    }
+
+
+def open_mpi(port, i):
+    return ["--distributed"], {
+        "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://127.0.0.1:34911",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": str(i),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(i),
+        "JAX_COORDINATOR_PORT": str(port),
+    }
+
+
+def start_two(folder, *arguments, own=((), ()), cluster=by_hand):
+    port = free_port()
+    processes = []
+    for i in range(2):
+        where, variables = cluster(port, i)
+        given = (*where, f"--output_dir={folder}", *arguments, *own[i])
+        processes.append(start(*given, devices=2, **variables))
+    return processes
 
 
 def table(path):
@@ -119,9 +145,10 @@ def test_killing_one_ends_the_other_and_its_chunks_stay(victim, tmp_path):
     assert list(mine.glob("seeds_*.npz"))  # to go on from
 
 
-def test_different_flags_are_named(tmp_path):
+@pytest.mark.parametrize("cluster", [by_hand, slurm, open_mpi])
+def test_different_flags_are_named(cluster, tmp_path):
     own = ((), ("--noise_rates=0.2", "--seed=7"))
-    two = start_two(tmp_path, own=own)
+    two = start_two(tmp_path, own=own, cluster=cluster)
     outputs = [p.communicate(timeout=200) for p in two]
     assert [p.returncode for p in two] == [1, 1], outputs
     for out, errors in outputs:
@@ -131,6 +158,14 @@ def test_different_flags_are_named(tmp_path):
         assert "--num_batches" not in errors
         assert len(errors.strip().splitlines()) == 1, errors
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_cluster(tmp_path):
+    process = start("--distributed", f"--output_dir={tmp_path}", devices=1)
+    out, errors = process.communicate(timeout=100)
+    assert (process.returncode, out) == (1, "")
+    assert "--distributed: no cluster was found" in errors
+    assert len(errors.strip().splitlines()) == 1, errors
 
 
 @pytest.mark.parametrize("process_id", [0, 1])
