@@ -104,7 +104,9 @@ def test_compile_part(monkeypatch):
 
 
 def test_a_child_that_fails_says_why():
-    with pytest.raises(RuntimeError, match="task compilation ended .* --dataset=nowhe"):
+    with pytest.raises(
+        RuntimeError, match=r"task compilation ended .* --dataset=nowhere"
+    ):
         bench_processes.child(
             "compilation", cache_dir="", config={"dataset": "nowhere"}
         )
