@@ -156,7 +156,7 @@ def compilation(task: dict[str, Any]) -> dict[str, Any]:
     jax.config.update("jax_compilation_cache_dir", task["cache_dir"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    given = {
+    given: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in task["config"].items()
     }

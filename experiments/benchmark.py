@@ -42,7 +42,6 @@ from experiments import (
     bench_vgg,
     command,
     flags,
-    motivation,
     stream,
 )
 from experiments.bench_presets import PARTS, Sizes
@@ -181,7 +180,6 @@ def main(argv: Sequence[str]) -> None:
 
     # Memory is measured in other processes, which need room on an accelerator.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    motivation.use_all_cores()
     command.call(argv, work)
 
 

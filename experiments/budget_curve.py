@@ -1,4 +1,7 @@
-"""Accuracy against what an expert is asked: the limited schemes, budget by budget."""
+"""Accuracy against what an expert is asked: the limited schemes, budget by budget.
+
+With several scores of uncertainty, once for each of them.
+"""
 
 import math
 from pathlib import Path
@@ -25,11 +28,34 @@ METRICS = {
     "gap (C)": "classifier_gap_closed",
 }
 _COLORS = {"active_limited": "#E69F00", "slim_limited": "#CC79A7"}  # as elsewhere
+_SCORE_COLORS = dict(
+    zip(
+        names.SCORES,
+        ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
+        strict=True,
+    )
+)
+_LINES = {"active_limited": "-", "slim_limited": ":"}
 
 
-def label(scheme: str, share: float) -> str:
-    """What reports call a limited scheme with that share of a batch as its budget."""
-    return f"{scheme}@{share:g}"
+def scores_of(config: "Config") -> tuple[str, ...]:
+    """The scores of uncertainty that are compared."""
+    return config.sweep_uncertainty or (config.uncertainty,)
+
+
+def label(config: "Config", scheme: str, score: str, share: float) -> str:
+    """What reports call a limited scheme with that score and share of a batch."""
+    several = f"[{score}]" if len(scores_of(config)) > 1 else ""
+    return f"{scheme}{several}@{share:g}"
+
+
+def variants(config: "Config", scheme: str) -> list[tuple[str | None, str, int]]:
+    """Label, score and rows a batch of each run of a limited scheme."""
+    return [
+        (label(config, scheme, score, share), score, rows)
+        for score in scores_of(config)
+        for share, rows in rows_of(config)
+    ]
 
 
 def rows_of(config: "Config") -> list[tuple[float, int]]:
@@ -46,18 +72,29 @@ def points(config: "Config", result: SweepResult) -> list[dict[str, Any]]:
       result: of its sweep.
 
     Returns:
-      Dicts of scheme, noise_rate, budget (share of a batch), rows (a batch), and each
-      of the values of `METRICS` as (mean, half of the 95% interval).
+      Dicts of scheme, uncertainty (the score), noise_rate, budget (share of a batch),
+      rows (a batch), and each of the values of `METRICS` as (mean, half of the 95%
+      interval).
     """
     cells = {
         (row.scheme, row.noise_rate, row.metric): (row.mean, row.ci95)
         for row in statistics.summarize(result)
     }
     return [
-        {"scheme": scheme, "noise_rate": rate, "budget": share, "rows": rows}
-        | {m: cells[label(scheme, share), rate, m] for m in METRICS.values()}
+        {
+            "scheme": scheme,
+            "uncertainty": score,
+            "noise_rate": rate,
+            "budget": share,
+            "rows": rows,
+        }
+        | {
+            m: cells[label(config, scheme, score, share), rate, m]
+            for m in METRICS.values()
+        }
         for scheme in config.schemes
         if scheme in names.LIMITED
+        for score in scores_of(config)
         for rate in result.noise_rates
         for share, rows in rows_of(config)
     ]
@@ -65,7 +102,7 @@ def points(config: "Config", result: SweepResult) -> list[dict[str, Any]]:
 
 def write_csv(curve: list[dict[str, Any]], path: Path) -> None:
     """Writes one line a point; columns with _ci95 are halves of 95% intervals."""
-    facts = ("scheme", "noise_rate", "budget", "rows")
+    facts = ("scheme", "uncertainty", "noise_rate", "budget", "rows")
     header = [*facts]
     for metric in METRICS.values():
         header += [metric, f"{metric}_ci95"]
@@ -103,13 +140,18 @@ def plot(curve: list[dict[str, Any]], result: SweepResult, path: Path) -> None:
         for row in statistics.summarize(result)
         if row.scheme in names.BASELINES
     }
+    kinds = list(dict.fromkeys((p["scheme"], p["uncertainty"]) for p in curve))
+    several = len({score for _, score in kinds}) > 1
     for (i, (metric, title)), (r, rate) in (
         (a, b) for a in enumerate(titles.items()) for b in enumerate(rates)
     ):
         axes = panels[i, r]
-        for scheme in dict.fromkeys(p["scheme"] for p in curve):
+        for scheme, score in kinds:
             mine = [
-                p for p in curve if (p["scheme"], p["noise_rate"]) == (scheme, rate)
+                p
+                for p in curve
+                if (p["scheme"], p["uncertainty"], p["noise_rate"])
+                == (scheme, score, rate)
             ]
             mean, half = np.array([p[metric] for p in mine]).T
             axes.errorbar(
@@ -119,9 +161,10 @@ def plot(curve: list[dict[str, Any]], result: SweepResult, path: Path) -> None:
                 marker="o",
                 markersize=4,
                 linewidth=1.4,
+                linestyle=_LINES[scheme] if several else "-",
                 capsize=2,
-                color=_COLORS[scheme],
-                label=scheme.replace("_", " "),
+                color=_SCORE_COLORS[score] if several else _COLORS[scheme],
+                label=(f"{scheme}, {score}" if several else scheme).replace("_", " "),
             )
         for name, color in zip(names.BASELINES, ("0.5", "black"), strict=True):
             axes.axhline(
@@ -160,7 +203,7 @@ def show(curve: list[dict[str, Any]], console: "Console") -> None:
         box=require("rich.box").SIMPLE_HEAD, pad_edge=False, collapse_padding=True
     )
     sign = "±" if console.encoding.lower().startswith("utf") else "+-"
-    for name in ("noise", "scheme"):
+    for name in ("noise", "scheme", "chosen by"):
         table.add_column(name, no_wrap=True)
     for name in ("budget", *METRICS):
         table.add_column(name, justify="right", no_wrap=True)
@@ -173,7 +216,8 @@ def show(curve: list[dict[str, Any]], console: "Console") -> None:
             known = metric != "queries" and not np.isnan(half)
             cells.append(f"{text}{sign}{half:.3f}" if known else text)
         budget = f"{point['budget']:g} ({point['rows']})"
-        table.add_row(f"{point['noise_rate']:g}", point["scheme"], budget, *cells)
+        facts = (f"{point['noise_rate']:g}", point["scheme"], point["uncertainty"])
+        table.add_row(*facts, budget, *cells)
     console.print("Against the budget (share of a batch, and rows):", highlight=False)
     wide = console.options.update(max_width=max(console.width, 200))
     segments = require("rich.segment").Segments(console.render(table, wide))

@@ -1,9 +1,11 @@
-"""How every script ends: well, or with one line that says what was wrong."""
+"""How every script begins, on all cores, and ends: well, or with what was wrong."""
 
 import sys
 from collections.abc import Callable, Sequence
 
 from absl import logging
+
+from experiments import devices
 
 
 def call(argv: Sequence[str], work: Callable[[], object]) -> None:
@@ -18,6 +20,7 @@ def call(argv: Sequence[str], work: Callable[[], object]) -> None:
         sys.exit(f"error: unknown arguments: {' '.join(argv[1:])}")
     logging.set_verbosity(logging.WARNING)  # JAX logs every backend it looks for
     try:
+        devices.set_up()
         work()
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"error: {error}")

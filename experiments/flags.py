@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from experiments import names, sources
+from experiments import devices, distributed, names, sources
 
 #: The flags of `define`, which are also the fields of `experiments.settings.Config`.
 FLAGS = flags.FLAGS
@@ -38,11 +38,24 @@ def define() -> None:
     define_learners()
     group = _Group(_RUN)
     group.integer("num_seeds", 8, "Repetitions, run at once.")
+    group.integer(
+        "seeds_per_chunk",
+        None,
+        "Repetitions computed together, where memory does not hold all; by default as "
+        "many as half of the free memory holds. Does not change results.",
+    )
+    group.integer(
+        "num_devices", None, "Over which runs are spread; by default all there are."
+    )
+    group.bool(
+        "resume", False, "Go on with the chunks that a killed run left in --output_dir."
+    )
     group.choice("randomness", "fixed_model", "What seeds differ in.")
     group.integer("seed", 0, "Base of all random keys, and of the row order.")
     group.string(
         "output_dir", "results/stream", "Where tables and pictures are written."
     )
+    devices.define_flags()
 
 
 def numbers(name: str, texts: Sequence[str], kind: type) -> tuple:
@@ -67,7 +80,12 @@ def shared() -> list[flags.Flag]:
 def help_text() -> str:
     """The flags, group by group; a script appends it to its docstring for --help."""
     defined = FLAGS.flags_by_module_dict()
-    text = "\n".join(FLAGS.module_help(group) for group in GROUPS if group in defined)
+    groups = [
+        group
+        for group in (*GROUPS, devices.GROUP, distributed.GROUP)
+        if group in defined
+    ]
+    text = "\n".join(map(FLAGS.module_help, groups))
     return "\nflags:\n" + text.replace("%", "%%") + "\n"  # absl formats it
 
 
@@ -259,8 +277,22 @@ def _define_expert() -> None:
     )
     group.integer("budget_cap", None, "Of a dynamic budget: the most rows a batch.")
     group.choice("uncertainty", "margin", "How the limited schemes choose.")
+    group.list(
+        "sweep_uncertainty",
+        [],
+        "With --sweep_budget: ways to choose that are compared, instead of that of "
+        "--uncertainty.",
+    )
     group.choice("uncertainty_source", "mean", "Whose probabilities they use.")
     group.float("expert_error", 0.0, "Share of the answers that are wrong.")
+    group.choice(
+        "new_classes",
+        "refuse",
+        "What to do where rows arrive of a class of which no clean row is: refuse the "
+        "stream, or let the expert admit it: active asks about all doubted rows, and "
+        f"the limited schemes ask about rows given such a class first, until "
+        f"{names.NEW_CLASS_ROWS} are trained on.",
+    )
 
 
 def define_learners() -> None:

@@ -13,13 +13,10 @@ Prints what it is about to do and tables; writes CSV files, config.json and a pi
 to --output_dir.
 """
 
-import contextlib
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Any, cast
 
-import jax
 from absl import app
 from absl import flags as absl_flags
 from rich.console import Console
@@ -281,22 +278,8 @@ def run(config: Config, console: Console | None = None) -> Any:
     return result
 
 
-def use_all_cores() -> None:
-    """One CPU device per core, over which runs are spread.
-
-    To be called before JAX computes anything; without effect on accelerators, or if
-    XLA_FLAGS says how many CPU devices there are.
-    """
-    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        with contextlib.suppress(RuntimeError):
-            jax.config.update(
-                "jax_num_cpu_devices", min(8, sklearn_study.num_workers())
-            )
-
-
 def main(argv: Sequence[str]) -> None:
     """Runs the study that the flags describe."""
-    use_all_cores()
     command.call(argv, lambda: run(config_from_flags(), Console()))
 
 

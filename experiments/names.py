@@ -52,6 +52,9 @@ SCORES: dict[str, uncertainty.Score] = {
 #: Schemes that ask an expert about so many rows a batch.
 LIMITED = ("active_limited", "slim_limited")
 
+#: Rows of a class that the limited schemes ask about first where a class is new.
+NEW_CLASS_ROWS = 5
+
 LEARNERS = (
     "mlp",
     "knn",
@@ -97,6 +100,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "randomness": sweep.RANDOMNESS,
     "uncertainty": tuple(SCORES),
     "uncertainty_source": selection.SOURCES,
+    "new_classes": ("refuse", "expert"),
     "alpha": ALPHA_SOURCES,
     "label_model": LEARNERS,
     "classifier": LEARNERS,
@@ -114,6 +118,7 @@ def arm(
     min_per_class: int = 0,
     dynamic: bool = False,
     cap: int | None = None,
+    new_classes: bool = False,
     label: str | None = None,
 ) -> Arm:
     """The scheme of that name.
@@ -127,6 +132,7 @@ def arm(
       min_per_class: of all that drop rows on purpose, rows kept of each given class.
       dynamic: of the limited ones, see `rad_jax.selection.active_limited`.
       cap: likewise.
+      new_classes: of the limited ones: whether they ask about new classes first.
       label: how reports call it, by default its name.
     """
 
@@ -139,6 +145,7 @@ def arm(
             min_per_class=min_per_class,
             dynamic=dynamic,
             cap=cap,
+            new_class_rows=NEW_CLASS_ROWS if new_classes else 0,
         )
 
     def filtering(scheme: SelectionScheme):

@@ -100,6 +100,32 @@ def parse_schedule(text: str) -> Schedule:
         raise ValueError(f"--noise_schedule={text}: {error}") from None
 
 
+def _read_csv(path: str) -> np.ndarray:
+    """Numbers of a file of commas, without header.
+
+    Raises:
+      ValueError: naming the line.
+    """
+    rows: list[list[float]] = []
+    with open(path, encoding="utf-8-sig") as file:  # spreadsheets write that mark
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                rows.append([float(x) for x in line.split(",")])
+            except ValueError:
+                raise ValueError(
+                    f"line {number} must be numbers between commas (the file has no "
+                    f"header), got {line.strip()[:40]!r}"
+                ) from None
+            if len(rows[-1]) != len(rows[0]):
+                raise ValueError(
+                    f"line {number} has {len(rows[-1])} numbers, those before it have "
+                    f"{len(rows[0])}"
+                )
+    return np.array(rows)
+
+
 def read_matrix(path: str) -> np.ndarray:
     """A transition matrix ``[K, K]`` from a file of commas (.csv) or of NumPy (.npy).
 
@@ -117,11 +143,10 @@ def read_matrix(path: str) -> np.ndarray:
         raise ValueError(f"{where} must be a .csv or .npy file")
     try:
         if suffix == ".npy":
-            matrix = np.load(os.path.expanduser(path), allow_pickle=False)
+            with open(os.path.expanduser(path), "rb") as file:
+                matrix = np.lib.format.read_array(file, allow_pickle=False)
         else:
-            with open(os.path.expanduser(path), encoding="utf-8") as file:
-                lines = [line for line in file if line.strip()]
-            matrix = np.array([[float(x) for x in line.split(",")] for line in lines])
+            matrix = _read_csv(os.path.expanduser(path))
     except (OSError, ValueError, EOFError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"{where} cannot be read: {reason}") from None

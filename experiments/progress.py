@@ -1,8 +1,10 @@
 """How far a run has come: a bar on a terminal, lines in a log file."""
 
 import contextlib
+import sys
 import time
 
+import jax
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -49,3 +51,20 @@ class Reporter:
                 self._console.print(
                     f"arrival {done}/{self._total}, {seconds:.0f} s", highlight=False
                 )
+
+
+def peak_memory() -> str:
+    """The most memory that this process has held, as the end of a sentence.
+
+    On an accelerator the device's own figure; empty where nobody knows.
+    """
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return f", at most {stats['peak_bytes_in_use'] / 1e9:.2f} GB on the device"
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return ""
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return f", at most {peak / 1e9:.2f} GB held"

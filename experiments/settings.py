@@ -40,6 +40,9 @@ class Config:
     noise_matrix: str | None = None
     noise_schedule: str | None = None
     num_seeds: int = 8
+    seeds_per_chunk: int | None = None
+    num_devices: int | None = None
+    resume: bool = False
     randomness: str = "fixed_model"
     schemes: tuple[str, ...] = names.SCHEMES
     cleaning_window: int = 0
@@ -52,7 +55,9 @@ class Config:
     dynamic_budget: bool = False
     budget_cap: int | None = None
     expert_error: float = 0.0
+    new_classes: str = "refuse"
     uncertainty: str = "margin"
+    sweep_uncertainty: tuple[str, ...] = ()
     uncertainty_source: str = "mean"
     alpha: str = "validation"
     calibrate: bool = False
@@ -94,8 +99,8 @@ def config_from_flags() -> Config:
     ):
         if given[name] is not None:
             given[name] = flags.numbers(name, given[name], kind)
-    given["schemes"] = tuple(given["schemes"])
-    given["drop_columns"] = tuple(given["drop_columns"])
+    for name in ("schemes", "drop_columns", "sweep_uncertainty"):
+        given[name] = tuple(given[name])
     return Config(**given)
 
 
@@ -112,6 +117,8 @@ _LEAST = {
     "image_size": 1,
     "num_people": 1,
     "num_seeds": 1,
+    "seeds_per_chunk": 1,
+    "num_devices": 1,
     "query_budget": 0,
     "total_budget": 0,
     "min_per_class": 0,
@@ -196,6 +203,7 @@ def complete(config: Config) -> Config:
         config,
         schemes=schemes,
         sweep_budget=tuple(sorted(set(config.sweep_budget))),
+        sweep_uncertainty=tuple(dict.fromkeys(config.sweep_uncertainty)),
         noise_rates=tuple(dict.fromkeys(rates)),
     )
 
@@ -214,6 +222,12 @@ def _check_selection(config: Config) -> None:
     if config.budget_cap is not None and not config.dynamic_budget:
         raise ValueError(f"--budget_cap={config.budget_cap} needs --dynamic_budget")
     shares = config.sweep_budget
+    alike = len({f"{share:g}" for share in shares}) < len(set(shares))
+    if alike:  # reports name runs so
+        raise ValueError(
+            "--sweep_budget must be shares that differ in six digits, got "
+            f"{','.join(map(str, shares))}"
+        )
     if config.dynamic_budget and (config.query_budget == 0 or 0 in shares):
         name = "sweep_budget" if 0 in shares else "query_budget"
         raise ValueError(
@@ -227,6 +241,22 @@ def _check_selection(config: Config) -> None:
     if shares and not set(config.schemes) & set(names.LIMITED):
         raise ValueError(
             f"--sweep_budget needs one of {', '.join(names.LIMITED)} among --schemes, "
+            f"got {','.join(config.schemes)}"
+        )
+
+    scores = config.sweep_uncertainty
+    unknown = [name for name in scores if name not in names.SCORES]
+    if unknown:
+        raise ValueError(
+            f"--sweep_uncertainty has the unknown {', '.join(map(repr, unknown))}; "
+            f"known: {', '.join(names.SCORES)}"
+        )
+    if scores and not shares:
+        raise ValueError(f"--sweep_uncertainty={','.join(scores)} needs --sweep_budget")
+    asking = ("active", *names.LIMITED)
+    if config.new_classes == "expert" and not set(config.schemes) & set(asking):
+        raise ValueError(
+            f"--new_classes=expert needs one of {', '.join(asking)} among --schemes, "
             f"got {','.join(config.schemes)}"
         )
 

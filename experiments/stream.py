@@ -5,23 +5,38 @@ r"""The main job: a stream with wrong labels, every scheme and noise seed at onc
   python -m experiments.stream --dataset=rows.csv --label_column=class
 
 Prints what it is about to do, its progress and a table; writes summary.csv,
-history.csv, per_class.csv, confusion.csv, config.json, accuracy.png and selection.png
-to --output_dir; with --sweep_budget, budget.csv and budget.png, too.
+history.csv, per_class.csv, confusion.csv, config.json, accuracy.png, selection.png and
+prequential.png to --output_dir; with --sweep_budget, budget.csv and budget.png, too.
 """
 
 import dataclasses
-import os
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 from absl import app
 from rich.console import Console
 
-from experiments import budget_curve, command, flags, names, noises, sources
-from experiments.progress import Reporter
+import rad_jax
+from experiments import (
+    budget_curve,
+    command,
+    distributed,
+    flags,
+    names,
+    noises,
+    progress,
+    sources,
+)
+from experiments.distributed import SINGLE, Processes
 from experiments.settings import Config, complete, config_from_flags, suit
-from rad_jax import Training, datasets, experts, report, sweep
+from rad_jax import Training, checks, chunks, datasets, experts, report, sweep
+from rad_jax.devices import free_bytes
 from rad_jax.files import check_output_dir
+from rad_jax.program import StreamArrays
 from rad_jax.statistics import SweepResult
 from rad_jax.types import UNLABELLED, Learner
 
@@ -71,28 +86,28 @@ def load(config: Config) -> datasets.StreamData:
 
 
 def _arms(config: Config) -> list[sweep.Arm]:
-    """The schemes; the limited ones once for each budget of `sweep_budget`."""
+    """The schemes; the limited ones once for each score and budget of a curve."""
     arms = []
     for name in config.schemes:
-        budgets: list[tuple[str | None, int]] = [(None, config.query_budget or 0)]
+        variants: list[tuple[str | None, str, int]] = [
+            (None, config.uncertainty, config.query_budget or 0)
+        ]
         if config.sweep_budget and name in names.LIMITED:
-            budgets = [
-                (budget_curve.label(name, share), rows)
-                for share, rows in budget_curve.rows_of(config)
-            ]
+            variants = budget_curve.variants(config, name)
         arms += [
             names.arm(
                 name,
                 label=label,
                 query_budget=rows,
-                score=config.uncertainty,
+                score=score,
                 source=config.uncertainty_source,
                 total_budget=config.total_budget,
                 min_per_class=config.min_per_class,
                 dynamic=config.dynamic_budget,
                 cap=config.budget_cap,
+                new_classes=config.new_classes == "expert",
             )
-            for label, rows in budgets
+            for label, score, rows in variants
         ]
     return arms
 
@@ -114,19 +129,33 @@ def learner(config: Config, name: str) -> Learner:
     return names.learner(name, training=training, **options)
 
 
-def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
+def prepare(
+    config: Config,
+    data: datasets.StreamData,
+    processes: Processes = SINGLE,
+) -> sweep.Sweep:
     """Everything up to the run itself; all bad input is found here.
 
     Args:
       config: as `suit` returns it.
       data: as `cut` returns it.
+      processes: among which seeds are shared out.
 
     Raises:
       ValueError: for a value out of range.
     """
+    if config.new_classes == "refuse":
+        checks.no_new_classes(
+            config.dataset,
+            data.labels,
+            data.initial_labels,
+            "raise --initial_size, or let an expert admit it by --new_classes=expert",
+            data.class_names,
+        )
     expert = None
     if config.expert_error:
         expert = experts.erring(config.expert_error, data.num_classes)
+    first_seed, num_seeds = processes.block(config.num_seeds)
     return sweep.prepare(
         data,
         _arms(config),
@@ -138,19 +167,16 @@ def prepare(config: Config, data: datasets.StreamData) -> sweep.Sweep:
         cleaning_window=config.cleaning_window,
         memory_window=config.memory_window,
         label_delay=config.label_delay,
-        num_seeds=config.num_seeds,
+        new_classes="admit" if config.new_classes == "expert" else "refuse",
+        num_seeds=num_seeds,
+        first_seed=first_seed,
+        seeds_per_chunk=config.seeds_per_chunk,
+        num_devices=config.num_devices,
         alpha=config.alpha,
         calibrate=config.calibrate,
         randomness=config.randomness,
         seed=config.seed,
     )
-
-
-def _available_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
 
 
 def _size(num_bytes: float) -> str:
@@ -171,10 +197,14 @@ def _changes(config: Config, data: datasets.StreamData) -> list[str]:
         lines.append(f"{kind} noise, the noise rate x {config.noise_matrix}")
     window, num_batches = config.cleaning_window, len(data.labels)
     if window:
-        earlier = num_batches - 1 if window < 0 else min(window, num_batches - 1)
+        earlier = num_batches - 1
+        if window > 0:
+            earlier = min(window + config.label_delay, earlier)
+        rows = earlier * (config.batch_size or 0)
+        if config.memory_window is not None:
+            rows = min(rows, config.memory_window)
         lines.append(
-            f"cleaning: at each arrival up to {earlier * (config.batch_size or 0):,} "
-            "earlier rows are selected again"
+            f"cleaning: at each arrival up to {rows:,} earlier rows are selected again"
         )
     if config.memory_window is not None:
         lines.append(
@@ -186,13 +216,22 @@ def _changes(config: Config, data: datasets.StreamData) -> list[str]:
             f"labels come {config.label_delay} arrivals late; until then rows are "
             "predicted only"
         )
+    if config.sweep_budget:
+        lines.append(
+            "accuracy against the budget: only the baselines and the limited schemes "
+            "are run"
+        )
     if config.expert_error:
         lines.append(f"an expert who errs about {config.expert_error:.0%} of the rows")
     return lines
 
 
 def announce(
-    config: Config, data: datasets.StreamData, planned: sweep.Sweep, console: Console
+    config: Config,
+    data: datasets.StreamData,
+    planned: sweep.Sweep,
+    console: Console,
+    processes: Processes = SINGLE,
 ) -> None:
     """Prints what a run is about to do, and what it takes."""
     num_runs = len(planned.arms) * len(planned.noise_rates) * planned.num_seeds
@@ -207,6 +246,17 @@ def announce(
         f"{num_runs:,} runs, {planned.num_steps:,} gradient steps, about "
         f"{_size(planned.estimated_bytes)} of memory; compiling comes first",
     ]
+    if processes.count > 1:
+        lines.append(
+            f"{processes.count} processes share the {config.num_seeds:,} seeds; these "
+            f"lines are of process {processes.index}"
+        )
+    if planned.num_chunks > 1 or planned.num_devices > 1:
+        lines.append(
+            f"{planned.num_chunks} chunks x {planned.seeds_per_chunk:,} seeds, spread "
+            f"over {planned.num_devices} devices: about "
+            f"{_size(planned.estimated_bytes / planned.num_devices)} on each"
+        )
     lines += _changes(config, data)
     arriving = data.labels[data.labels != UNLABELLED]
     if arriving.size < data.labels.size:
@@ -224,65 +274,133 @@ def announce(
         classes = ", ".join(data.class_names[k] for k in sorted(absent))
         lines.append(
             f"note: no clean row is of class {classes}: L and C learn it only from "
-            "rows that selection keeps or an expert labels"
+            "rows that an expert labels"
         )
-    available = _available_bytes()
+    available = free_bytes(planned.num_devices)
     if available is not None and planned.estimated_bytes > available:
         lines.append(
             f"warning: that is more than the {_size(available)} that are free; lower "
-            "--num_seeds, --schemes or --num_batches"
+            "--seeds_per_chunk, --schemes or --num_batches"
         )
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def run(config: Config, console: Console | None = None) -> SweepResult:
+#: Flags on which results do not depend; the data themselves are compared.
+_NO_MATTER = (
+    *("output_dir", "cache_dir", "data_dir", "resume"),
+    *("seeds_per_chunk", "num_devices"),
+)
+
+
+def _settings(config: Config, data: datasets.StreamData) -> dict[str, Any]:
+    """What results depend on, by name: flags, data and versions."""
+    flag_values = dataclasses.asdict(config)
+    digest = hashlib.blake2b(digest_size=16)
+    for name in StreamArrays._fields:
+        digest.update(np.ascontiguousarray(getattr(data, name)).tobytes())
+    return {
+        **{f"--{k}": v for k, v in flag_values.items() if k not in _NO_MATTER},
+        "data": digest.hexdigest(),
+        "version of rad_jax": rad_jax.__version__,
+        "version of jax": jax.__version__,
+    }
+
+
+def _all_seeds(result: SweepResult, processes: Processes) -> SweepResult:
+    """What all processes have measured, in process 0; elsewhere what it is given."""
+    if processes.count == 1:
+        return result
+    mine = chunks.Part(*(getattr(result, name) for name in chunks.Part._fields))
+    parts = [chunks.Part.from_bytes(x) for x in processes.gather(mine.to_bytes())]
+    if not parts:
+        return result
+    return dataclasses.replace(result, **chunks.join(parts)._asdict())
+
+
+def run(
+    config: Config,
+    console: Console | None = None,
+    processes: Processes = SINGLE,
+) -> SweepResult:
     """Runs the experiment and writes its report.
 
     Args:
       config: what to run; see the flags.
       console: where to print; nothing is printed without.
+      processes: among which seeds are shared out; only process 0 prints, and writes
+        the report.
 
     Returns:
-      What was measured.
+      What was measured; in another process than 0, for its own seeds.
 
     Raises:
       ValueError, OSError: for bad input, before any long work.
     """
-    console = console or Console(quiet=True)
+    if console is None or not processes.first:
+        console = Console(quiet=True)
     output_dir = check_output_dir(config.output_dir)
     config = complete(config)
     dataset = read(config)
     config = suit(config, dataset)
     data = cut(config, dataset)
-    planned = prepare(config, data)
-    announce(config, data, planned, console)
-    with Reporter(planned.num_arrivals, console) as on_progress:
-        result = planned.run(on_progress)
+    planned = prepare(config, data, processes)
+    settings = _settings(config, data)
+    processes.agree(settings)
+    own = f"_{processes.index}_of_{processes.count}" if processes.count > 1 else ""
+    store = chunks.Store(output_dir / f"chunks{own}", settings, resume=config.resume)
+    announce(config, data, planned, console, processes)
+    total = planned.num_arrivals * planned.num_chunks
+    with progress.Reporter(total, console) as on_progress:
+        result = planned.run(on_progress, store)
+    result = _all_seeds(result, processes)
+    if processes.first:
+        curve = _write(config, result, output_dir)
+    processes.written()
+    store.remove()
+    if processes.first:
+        _show(result, curve, output_dir, console)
+    return result
+
+
+def _write(config: Config, result: SweepResult, output_dir: Path) -> list:
+    """Writes tables and pictures; returns the points of a budget curve."""
     result.config = dataclasses.asdict(config)
-    report.write_report(result, output_dir)  # before anything is printed: it may fail
+    report.write_report(result, output_dir)
     curve = []
     if config.sweep_budget:
         curve = budget_curve.points(config, result)
         budget_curve.write_csv(curve, output_dir / "budget.csv")
         budget_curve.plot(curve, result, output_dir / "budget.png")
+    return curve
+
+
+def _show(result: SweepResult, curve: list, output_dir: Path, console: Console) -> None:
+    """Prints the table, and how long it took."""
     report.print_summary(result, console)
     if curve:
         budget_curve.show(curve, console)
     console.print(
         f"compiled in {result.compile_seconds:.1f} s, ran in "
-        f"{result.run_seconds:.1f} s; tables and pictures are in {output_dir}",
+        f"{result.run_seconds:.1f} s, "
+        f"{1e3 * result.run_seconds / result.num_arrivals:,.3g} ms an arrival"
+        f"{progress.peak_memory()}; tables and pictures are in {output_dir}",
         highlight=False,
     )
-    return result
 
 
 def main(argv: Sequence[str]) -> None:
     """Runs the experiment that the flags describe."""
-    command.call(argv, lambda: run(config_from_flags(), Console()))
+
+    def work() -> None:
+        with distributed.join() as processes:
+            run(config_from_flags(), Console(), processes)
+
+    command.call(argv, work)
 
 
 if __name__ == "__main__":
     flags.define()
+    distributed.define_flags()
     __doc__ = f"{__doc__}{flags.help_text()}"  # for --help
     app.run(main)

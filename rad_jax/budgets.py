@@ -110,7 +110,8 @@ def fill_classes(
 
     A rare class could otherwise be filtered away for good. Rows that were kept anyway
     count; the others are those to whose given label the models give most probability
-    (the mean of both). Rows that go to the expert neither count nor are kept.
+    (the mean of both). Rows that go to the expert neither count nor are kept; where
+    rows of several batches are selected again, nobody is asked.
 
     Args:
       chosen: what a scheme decided.
@@ -123,25 +124,27 @@ def fill_classes(
     """
     label, valid = evidence.label, evidence.valid
     chex.assert_rank((label, valid, chosen.keep, chosen.query), 1)
-    free = valid & (label != UNLABELLED) & ~chosen.query
+    batch = jnp.zeros_like(label) if evidence.batch is None else evidence.batch
+    query = chosen.query & (evidence.batch is None)
+    free = valid & (label != UNLABELLED) & ~query
     probs = (evidence.label_probs + evidence.class_probs) / 2
     own = jnp.maximum(label, 0).astype(jnp.int32)
     score = jnp.take_along_axis(probs, own[:, None], axis=1)[:, 0]
     size, num_classes = probs.shape
     tie = jax.random.permutation(key, size)
     group = jnp.where(free, own, num_classes)  # all others behind
-    order = jnp.lexsort((tie, -jnp.round(score * SCORE_GRAINS), ~chosen.keep, group))
+    grain = jnp.round(score * SCORE_GRAINS)
+    order = jnp.lexsort((tie, -grain, ~chosen.keep, group, batch))
     place = jnp.arange(size, dtype=jnp.int32)
-    sorted_group = group[order]
-    begins = jnp.where(
-        jnp.concatenate([jnp.ones(1, bool), sorted_group[1:] != sorted_group[:-1]]),
-        place,
-        0,
-    )
+    pair = jnp.stack([group[order], batch[order]])
+    another = jnp.any(pair[:, 1:] != pair[:, :-1], axis=0)
+    begins = jnp.where(jnp.concatenate([jnp.ones(1, bool), another]), place, 0)
     rank = jnp.zeros(size, jnp.int32).at[order].set(place - jax.lax.cummax(begins))
     saved = free & (rank < minimum) & ~chosen.keep
     return chosen._replace(
-        keep=chosen.keep | saved, label=jnp.where(saved, label, chosen.label)
+        keep=chosen.keep | saved,
+        label=jnp.where(saved, label, chosen.label),
+        query=query,
     )
 
 

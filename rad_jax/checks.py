@@ -127,6 +127,43 @@ def labels(
     return array.astype(np.int32)
 
 
+#: What to do about classes of which the clean batch has no row.
+NEW_CLASSES = ("refuse", "admit")
+
+
+def no_new_classes(
+    name: str,
+    values: ArrayLike,
+    known: ArrayLike,
+    remedy: str,
+    class_names: Sequence[str] | None = None,
+) -> None:
+    """Raises where labels are of classes that no clean row has.
+
+    A model cannot predict a class that it has never seen, so a filter drops every row
+    of it, right or wrong, for good.
+
+    Args:
+      name: of the argument, for messages.
+      values: ints of any shape, -1 for rows without label.
+      known: ints, the classes that trusted rows have.
+      remedy: what the caller can do.
+      class_names: by class, for messages.
+
+    Raises:
+      ValueError: naming the classes, how many rows they have, and the remedy.
+    """
+    new = np.setdiff1d(np.asarray(values), np.append(known, UNLABELLED))
+    if not new.size:
+        return
+    named = [str(k) if class_names is None else class_names[k] for k in new]
+    count = int(np.isin(values, new).sum())
+    raise ValueError(
+        f"{name}: {count:,} rows are of class {', '.join(named)}, of which no clean "
+        f"row is: selection would drop it for good; {remedy}"
+    )
+
+
 def row_ids(name: str, values: ArrayLike, num_rows: int) -> np.ndarray:
     """Whole numbers in int32, not negative, each once.
 

@@ -109,6 +109,11 @@ def classify(per_seed: PerSeed, probs: tuple[Array, ...]) -> Array:
     return ensemble.combine(*probs, *per_seed.alpha)
 
 
+def _trained_on(per_seed: PerSeed) -> Array:
+    status = per_seed.status
+    return (status == RowStatus.KEPT) | (status == RowStatus.VERIFIED)
+
+
 def _model_parts(
     learners: tuple[Learner, ...], num_classes: int, capacity: int, calibrate: bool
 ):
@@ -160,15 +165,13 @@ def _model_parts(
         return per_seed._replace(alpha_latest=latest)
 
     def fit(shared: Shared, per_seed: PerSeed) -> PerSeed:
-        status = per_seed.status
-        trained_on = (status == RowStatus.KEPT) | (status == RowStatus.VERIFIED)
         examples = Examples(
             features=shared.memory.features,
             row_id=shared.memory.row_id,
             valid=shared.memory.valid,
             arrival=shared.arrival,
             label=per_seed.label,
-            weight=trained_on.astype(jnp.float32),
+            weight=_trained_on(per_seed).astype(jnp.float32),
             prepared=shared.prepared,
         )
         arrival_key = jax.random.fold_in(shared.order_key, shared.arrival)
@@ -277,10 +280,12 @@ def build(
             seen = stored_true.at[slots].get(mode="fill", fill_value=UNLABELLED)
             seen = seen.astype(jnp.int32)
         key = jax.random.fold_in(shared.order_key, shared.arrival)
+        arrived = shared.memory.arrived.at[slots].get(mode="fill", fill_value=0)
+        rows = (probs[0], probs[-1], given, revisited.valid & decided, seen)
         chosen, _ = scheme.apply(
             per_seed.params.selection,
             per_seed.selection,
-            Evidence(probs[0], probs[-1], given, revisited.valid & decided, seen),
+            Evidence(*rows, batch=arrived),
             key=jax.random.fold_in(key, _CLEANING),
         )
         changed = jnp.where(revisited.valid & decided, slots, capacity)
@@ -319,12 +324,17 @@ def build(
                     "is a reference for simulations)"
                 )
             seen = true_label
+        counts = None
+        if scheme.uses_class_counts:
+            remembered = known.valid & _trained_on(per_seed)
+            classes = jnp.where(remembered, per_seed.label, num_classes)
+            counts = jnp.zeros(num_classes, jnp.int32).at[classes].add(1, mode="drop")
         stored = arrival.valid & (arrival.slots < capacity)
         key = jax.random.fold_in(shared.order_key, shared.arrival)
         chosen, selection_state = scheme.apply(
             per_seed.params.selection,
             per_seed.selection,
-            Evidence(probs[0], probs[-1], label, stored, seen),
+            Evidence(probs[0], probs[-1], label, stored, seen, counts),
             key=jax.random.fold_in(key, _TIES),
         )
         chex.assert_equal_shape((chosen.keep, chosen.query, chosen.label, label))

@@ -42,6 +42,7 @@ class _Panel(NamedTuple):
     reference: Callable[[float], float] | None = None  # of the share of wrong labels
     reference_name: str = ""
     near_one: bool = False  # spread out the values near 1
+    one_line: bool = False  # the same for all schemes
 
 
 def plot_accuracy(result: SweepResult, path: str | os.PathLike[str]) -> None:
@@ -78,6 +79,24 @@ def plot_selection(result: SweepResult, path: str | os.PathLike[str]) -> None:
             near_one=True,
         ),
         _Panel("recall", "recall of clean rows"),
+    ]
+    _plot(result, path, panels)
+
+
+def plot_prequential(result: SweepResult, path: str | os.PathLike[str]) -> None:
+    """Draws accuracy on each batch before its labels are seen, and the noise in it.
+
+    Above as a user gets it, then C alone, below the share of labels that came out
+    wrong (the same for every scheme); otherwise as `plot_accuracy` does.
+
+    Args:
+      result: what the sweep measured.
+      path: of the PNG.
+    """
+    panels = [
+        _Panel("prequential_accuracy", "prequential accuracy"),
+        _Panel("classifier_prequential_accuracy", "the same of C alone"),
+        _Panel("realised_noise", "share of wrong labels", one_line=True),
     ]
     _plot(result, path, panels)
 
@@ -153,6 +172,10 @@ def _draw_lines(axes: Any, result: SweepResult, panel: _Panel, r: int) -> None:
     step = math.ceil(len(arrivals) / _MARKERS)
     for s, scheme in enumerate(result.schemes):
         style = _STYLES.get(scheme) or next(spare)
+        if panel.one_line:
+            if s:
+                break
+            style = {"color": "black"}
         mean, _, half = statistics.mean_std_ci95(history[s, r], axis=0)
         band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
         axes.fill_between(arrivals, mean - half, mean + half, **band)

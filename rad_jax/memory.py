@@ -11,6 +11,9 @@ import jax.numpy as jnp
 
 from rad_jax.types import Array
 
+#: An endless stream has more rows than int32 counts.
+_ROUND = 2**30
+
 
 class MemoryFullError(RuntimeError):
     """More rows arrived than the memory holds."""
@@ -24,7 +27,8 @@ class Memory(NamedTuple):
       row_id: ``[M]`` int32, -1 where empty.
       arrived: ``[M]`` int32, index of the arrival that brought the row (0: clean
         batch), -1 where empty.
-      count: int32 scalar, rows that arrived so far, stored or not.
+      count: int32 scalar, rows that arrived so far, stored or not. In a ring it is
+        taken back by a multiple of the capacity before int32 ends.
     """
 
     features: Array
@@ -115,12 +119,16 @@ def write(
     chex.assert_equal_shape((row_id, valid))
     slots = next_slots(memory, valid, sliding)
     arrivals = jnp.broadcast_to(arrival, valid.shape)
+    count = memory.count + jnp.sum(valid, dtype=jnp.int32)
+    if sliding:  # the place in the ring stays, and that it is full
+        rounds = max(_ROUND // memory.capacity - 1, 1)
+        count = jnp.where(count > _ROUND, count - rounds * memory.capacity, count)
     return (
         Memory(
             features=memory.features.at[slots].set(features, mode="drop"),
             row_id=memory.row_id.at[slots].set(row_id, mode="drop"),
             arrived=memory.arrived.at[slots].set(arrivals, mode="drop"),
-            count=memory.count + jnp.sum(valid, dtype=jnp.int32),
+            count=count,
         ),
         slots,
     )

@@ -214,14 +214,20 @@ def scheduled(noise: Noise, schedule: Schedule) -> Noise:
       The noise model; it needs the index of the batch.
 
     Raises:
-      ValueError: for a noise without a rate.
+      ValueError: for a noise without a rate, or one that follows a schedule already.
     """
     if not isinstance(noise.params, dict) or "rate" not in noise.params:
         raise ValueError(
             'noise must have a parameter "rate" to be scheduled, got parameters '
             f"{noise.params!r}"
         )
-    apply = _scheduled(noise._replace(params=None), schedule._replace(params=None))
+    if "schedule" in noise.params:
+        raise ValueError(
+            "noise must follow no schedule yet, got one with the parameters "
+            f"{noise.params['schedule']!r}; schedules.piecewise joins schedules"
+        )
+    # When a schedule ends is no part of the compiled code.
+    apply = _scheduled(noise._replace(params=None), Schedule(schedule.apply, None))
     needs = tuple(dict.fromkeys((*noise.needs, "arrival")))
     return Noise(apply, {**noise.params, "schedule": schedule.params}, needs)
 

@@ -7,7 +7,6 @@ runs differ in labels, and in the keys of the model if so wished.
 
 import functools
 import math
-import os
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,11 +14,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 from numpy.typing import ArrayLike
 
-from rad_jax import checks, memory
+from rad_jax import checks, devices, memory
+from rad_jax.devices import RUNS, SHARED, over_runs, put
 from rad_jax.noise import corrupt
 from rad_jax.program import Compiled
 from rad_jax.types import (
@@ -34,9 +33,6 @@ from rad_jax.types import (
     Spec,
     as_arrays,
 )
-
-#: Share of the free memory that runs may take together.
-_MEMORY_SHARE = 0.5
 
 
 class Plan(NamedTuple):
@@ -201,30 +197,9 @@ def _runs_program(
 
     axes = tuple(0 if batched else None for batched in keys_batched)
     several = jax.vmap(one, in_axes=(None, None, 0, *axes))
-    if mesh.size == 1:
-        return Compiled(several)
-    parts = tuple(P("runs") if batched else P() for batched in keys_batched)
-    return Compiled(
-        jax.shard_map(
-            several,
-            mesh=mesh,
-            in_specs=(P(), P(), P("runs"), *parts),
-            out_specs=P("runs"),
-            check_vma=False,  # loops of learners carry what only some devices vary
-        )
-    )
-
-
-def _free_bytes() -> int | None:
-    """Memory that is free on all devices together, None if that cannot be told."""
-    devices = jax.local_devices()
-    stats = devices[0].memory_stats() or {}
-    if "bytes_limit" in stats:
-        return len(devices) * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
+    parts = tuple(RUNS if batched else SHARED for batched in keys_batched)
+    function, options = over_runs(several, mesh, (SHARED, SHARED, RUNS, *parts), RUNS)
+    return Compiled(function, **options)
 
 
 def plan(
@@ -261,14 +236,15 @@ def plan(
     shared += learner.workspace(spec, num_test)
     labels_and_predictions = 2 * (spec.capacity + num_test) + 4 * spec.capacity
     per_run = learner.bytes(spec, num_test) + labels_and_predictions
-    devices = len(jax.devices())
-    shared *= devices
+    num_devices = devices.mesh().size
+    shared *= num_devices
     if runs_per_chunk is None:
-        free = _free_bytes()
-        room = num_runs * per_run if free is None else _MEMORY_SHARE * free - shared
+        free, room = devices.free_bytes(), float(num_runs * per_run)
+        if free is not None:
+            room = devices.MEMORY_SHARE * free - shared
         runs_per_chunk = max(1, int(room // per_run))
     num_chunks = math.ceil(num_runs / min(runs_per_chunk, num_runs))
-    size = devices * math.ceil(math.ceil(num_runs / num_chunks) / devices)
+    size = len(devices.fill_up(math.ceil(num_runs / num_chunks), num_devices))
     return Plan(
         num_runs=num_runs,
         runs_per_chunk=size,
@@ -356,9 +332,7 @@ def study(
         num_classes=num_classes,
         runs_per_chunk=runs_per_chunk,
     )
-    mesh = jax.make_mesh(
-        (len(jax.devices()),), ("runs",), axis_types=(jax.sharding.AxisType.Auto,)
-    )
+    mesh = devices.mesh()
     bare = learner._replace(params=None)
     return _execute(
         (
@@ -378,20 +352,14 @@ def _execute(programs, mesh, planned: Plan, rows, params, runs, progress) -> Res
     prepare, predict = programs
     compiled_before = prepare.seconds + predict.seconds
     begin = time.perf_counter()
-    everywhere = NamedSharding(mesh, P())
-    shared = jax.device_put(prepare(*map(jnp.asarray, rows)), everywhere)
-    params = jax.device_put(params, everywhere)
+    shared = put(prepare(*map(jnp.asarray, rows)), mesh)
+    params = put(params, mesh)
     parts = []
     for first in range(0, planned.num_runs, planned.runs_per_chunk):
         # The last chunk is filled up with the last run, so that shapes stay.
         index = np.arange(first, first + planned.runs_per_chunk)
         index = np.minimum(index, planned.num_runs - 1)
-        chunk = [
-            jax.device_put(x[index], NamedSharding(mesh, P("runs")))
-            if x.ndim
-            else jax.device_put(x, everywhere)
-            for x in runs
-        ]
+        chunk = [put(x[index], mesh, RUNS) if x.ndim else put(x, mesh) for x in runs]
         found = np.asarray(predict(shared, params, *chunk))
         parts.append(found[: planned.num_runs - first])
         if progress is not None:

@@ -76,7 +76,14 @@ class OnlineRad:
       state: the present `State`, a plain pytree, to be looked at.
     """
 
-    def __init__(self, algo: Rad, *, max_batch_size: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        algo: Rad,
+        *,
+        max_batch_size: int,
+        seed: int = 0,
+        new_classes: str = "refuse",
+    ) -> None:
         """Wraps an algorithm; nothing is compiled before it is used.
 
         Args:
@@ -84,10 +91,18 @@ class OnlineRad:
           max_batch_size: most rows in a call of `step` or `judge`; shorter batches
             are padded to it.
           seed: of initialisation and of the order of minibatches.
+          new_classes: what becomes of a batch with labels of a class of which neither
+            the clean batch nor an `answer` has had a row: "refuse" it, or "admit"
+            it, in which case only a scheme that asks an expert can come to know the
+            class (`active`, or `active_limited` with `new_class_rows`).
 
         Raises:
-          ValueError: for a size below 1.
+          ValueError: for a size below 1, or an unknown value.
         """
+        if new_classes not in checks.NEW_CLASSES:
+            raise ValueError(
+                f"new_classes must be one of {checks.NEW_CLASSES}, got {new_classes!r}"
+            )
         if max_batch_size < 1 or max_batch_size != int(max_batch_size):
             raise ValueError(
                 f"max_batch_size must be a whole number >= 1, got {max_batch_size}"
@@ -103,7 +118,10 @@ class OnlineRad:
         self._learn = jit(algo.learn)
         self._predict_proba = jit(algo.predict_proba)
         self._state: State | None = None
-        self._ids: set[int] = set()
+        self._held_out_ids = np.zeros(0, np.int32)
+        self._next_id = 0
+        self._refuse = new_classes == "refuse"
+        self._known_classes = np.zeros(0, np.int32)
         self._stored = 0
         self._dtype: np.dtype | None = None
 
@@ -145,7 +163,9 @@ class OnlineRad:
         self._state = self._init(self._key, batch)
         self._dtype = np.asarray(features).dtype
         self._stored = int(self._state.shared.memory.count)
-        self._ids = set(ids.tolist())
+        self._held_out_ids = np.setdiff1d(ids, self._state.shared.memory.row_id)
+        self._next_id = int(ids.max()) + 1
+        self._known_classes = np.unique(y)
 
     def judge(
         self, features: ArrayLike, labels: ArrayLike, row_ids: ArrayLike | None = None
@@ -156,7 +176,8 @@ class OnlineRad:
           features: ``[n, *S]`` finite numbers, n at most `max_batch_size`, of the
             shape and dtype of the clean batch.
           labels: ``[n]`` whole numbers in 0..K-1, -1 for rows without label.
-          row_ids: ``[n]`` int, not used before; by default the next free ones.
+          row_ids: ``[n]`` int, none of a row that is remembered (or validates); by
+            default the ones after the last, and free ones once 2^31 is reached.
 
         Returns:
           What was made of the rows.
@@ -179,6 +200,14 @@ class OnlineRad:
         y = checks.labels(
             "labels", labels, n, self._algo.engine.num_classes, missing=True
         )
+        if self._refuse:
+            checks.no_new_classes(
+                "labels",
+                y,
+                self._known_classes,
+                "add clean rows of it, give -1 for its rows and `answer` for some of "
+                'them, or say new_classes="admit" and ask an expert',
+            )
         ids = self._take_ids(row_ids, n)
         self._check_room(n, self._stored)
         batch = Batch(
@@ -189,7 +218,7 @@ class OnlineRad:
         )
         self._state, info = self._judge(state, batch)
         self._stored += n
-        self._ids.update(ids.tolist())
+        self._next_id = max(self._next_id, int(ids.max()) + 1)
         return Verdict(
             row_id=ids,
             kept=np.asarray(info.keep)[:n],
@@ -217,8 +246,8 @@ class OnlineRad:
         _, found = self._find(ids)
         if not found.all():
             raise ValueError(
-                f"row_ids {ids[~found].tolist()} are not stored: unknown, or clean "
-                "rows held out for validation"
+                f"row_ids {ids[~found].tolist()} are not stored: unknown, forgotten, "
+                "or clean rows held out for validation"
             )
         for lo in range(0, n, self._size):
             part = slice(lo, lo + self._size)
@@ -226,6 +255,7 @@ class OnlineRad:
                 state, self._pad(ids[part], -1), self._pad(y[part], UNLABELLED)
             )
         self._state = state
+        self._known_classes = np.union1d(self._known_classes, y)
 
     def learn(self) -> None:
         """Trains on everything that is kept or verified."""
@@ -309,19 +339,22 @@ class OnlineRad:
         slot = order[position]
         return slot, stored[slot] == ids
 
+    def _used_ids(self) -> np.ndarray:
+        """Ids of rows that are remembered or validate; forgotten ones are free."""
+        return np.append(self.state.shared.memory.row_id, self._held_out_ids)
+
     def _take_ids(self, row_ids, n: int, *, fresh: bool = False) -> np.ndarray:
         if row_ids is None:
-            first = 0 if fresh or not self._ids else max(self._ids) + 1
+            first = 0 if fresh else self._next_id
+            ids = np.arange(first, first + n)
             if first + n > 2**31:
-                raise ValueError(
-                    f"row_ids must be given: the next free one, {first}, leaves no "
-                    f"room for {n} rows below 2^31"
-                )
-            return np.arange(first, first + n, dtype=np.int32)
+                used = self._used_ids()
+                ids = np.setdiff1d(np.arange(n + used.size), used)[:n]
+            return ids.astype(np.int32)
         ids = checks.row_ids("row_ids", row_ids, n)
-        used = [] if fresh else [i for i in ids.tolist() if i in self._ids]
-        if used:
-            raise ValueError(f"row_ids {used[:5]} have been used before")
+        again = ids[np.isin(ids, [] if fresh else self._used_ids())]
+        if again.size:
+            raise ValueError(f"row_ids {again[:5].tolist()} have been used before")
         return ids
 
     def _check_room(self, n: int, stored: int) -> None:

@@ -1,7 +1,8 @@
 """The compiled parts of a sweep (start, advance, finish), and how they are run.
 
 Runs with two models and runs with one (RAD Slim) are two vmapped groups of the same
-program; they share features, neighbour lists and true labels.
+program; they share features, neighbour lists and true labels. Each device of a mesh
+holds what is shared and its own part of the runs; devices do not talk to each other.
 """
 
 import functools
@@ -12,11 +13,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from rad_jax import metrics, stream
+from rad_jax import runs as layout
+from rad_jax.devices import RUNS, SHARED, over_runs, put
 from rad_jax.engine import Engine, classify
+from rad_jax.runs import Runs
 from rad_jax.state import Params, PerSeed, Shared
-from rad_jax.types import Array, Keys, Noise, PRNGKey, PyTree
+from rad_jax.types import Array, Keys, Noise, PyTree
 
 
 class StreamArrays(NamedTuple):
@@ -39,14 +45,28 @@ class StreamArrays(NamedTuple):
     test_labels: Array
 
 
-class Runs(NamedTuple):
-    """The vmapped axis of one group: R runs, in the order scheme, rate, seed."""
+class Ends(NamedTuple):
+    """What a stream begins with, and what it is tested on; see `StreamArrays`."""
 
-    selection: PyTree  # [R, ...] parameters of `selections.switch`
-    noise: PyTree  # [R] parameters of the noise
-    noise_key: PRNGKey  # [R]
-    init_key: PRNGKey  # [R], or one for all
-    order_key: PRNGKey  # [R], or one for all
+    initial_features: Array
+    initial_labels: Array
+    test_features: Array
+    test_labels: Array
+
+
+class Block(NamedTuple):
+    """Some arrivals; with late labels, those before them whose labels come now.
+
+    Attributes:
+      features: ``[label_delay + segment, N, *S]`` float32; arrival i of the segment
+        is ``features[label_delay + i]``.
+      labels: ``[label_delay + segment, N]`` int32, true ones.
+      row_id: likewise, int32.
+    """
+
+    features: Array
+    labels: Array
+    row_id: Array
 
 
 class Carry(NamedTuple):
@@ -57,9 +77,7 @@ class Carry(NamedTuple):
     groups: tuple[PerSeed, ...]
 
 
-def _run_axes(random_model: bool) -> Runs:
-    model = 0 if random_model else None
-    return Runs(0, 0, 0, model, model)  # type: ignore[arg-type]
+_HISTORY = P(None, "runs")  # [arrivals, R]
 
 
 class Compiled:
@@ -116,17 +134,18 @@ def make_program(
     noise: Noise,
     alpha: str,
     random_model: bool,
-    label_delay: int = 0,
+    label_delay: int,
+    mesh: Mesh,
 ) -> Program:
     """The compiled parts of a sweep; the same arguments give the same object."""
     widest = max(engines, key=lambda engine: len(engine.learners))
-    axes = _run_axes(random_model)
+    axes = layout.axes(random_model)
 
-    def over_runs(function, shared_args: int):
-        """Vmaps ``function(runs, *shared, per_seed)`` over the runs of a group."""
-        return jax.vmap(function, in_axes=(axes, *[None] * shared_args, 0))
+    def vmapped(function):
+        """Vmaps ``function(run, per_seed)`` over the runs of a group."""
+        return jax.vmap(function, in_axes=(axes, 0))
 
-    def begin(keys: Keys, data: StreamArrays, params, runs: tuple[Runs, ...]):
+    def begin(keys: Keys, data: Ends, params, runs: tuple[Runs, ...]):
         """Stores and learns the clean batch."""
         size = data.initial_labels.shape[0]
         shared, arrival = widest.start(
@@ -166,27 +185,21 @@ def make_program(
             figures.append(figure)
         return Carry(shared, world, tuple(groups)), tuple(figures)
 
-    def arrival_step(index, carry: Carry, data: StreamArrays, runs):
-        features, labels = data.features[index], data.labels[index]
-        size = labels.shape[0]
-        shared, arrival = widest.observe(
-            carry.shared,
-            features,
-            jnp.ones(size, bool),
-            data.initial_labels.shape[0] + index * size + jnp.arange(size),
-        )
+    def arrival_step(i, first, carry: Carry, block: Block, runs):
+        features, labels, row_id = (x[label_delay + i] for x in block)
+        valid = jnp.ones(labels.shape[0], bool)
+        shared, arrival = widest.observe(carry.shared, features, valid, row_id)
         world = stream.extend_world(widest, carry.world, shared, arrival, labels)
         late = None
         if label_delay:
-            due = index - label_delay
             late = stream.recall(
                 widest,
                 shared,
                 arrival,
-                data.features[jnp.maximum(due, 0)],
-                data.initial_labels.shape[0] + due * size + jnp.arange(size),
-                data.labels[jnp.maximum(due, 0)],
-                due + 1,
+                block.features[i],
+                block.row_id[i],
+                block.labels[i],
+                first + i - label_delay + 1,
             )
         groups, figures = [], []
         for engine, group_runs, per_seed in zip(
@@ -209,17 +222,17 @@ def make_program(
                     late=late,
                 )
 
-            per_seed, figure = over_runs(one_run, 0)(group_runs, per_seed)
+            per_seed, figure = vmapped(one_run)(group_runs, per_seed)
             groups.append(per_seed)
             figures.append(figure)
         return Carry(shared, world, tuple(groups)), tuple(figures)
 
-    def advance(carry: Carry, history, data: StreamArrays, runs, first, count):
+    def advance(carry: Carry, history, block: Block, runs, first, count):
         """`count` arrivals from `first` on; their figures in rows 0.. of history."""
 
         def body(i, carry_and_history):
             carry, history = carry_and_history
-            carry, figures = arrival_step(first + i, carry, data, runs)
+            carry, figures = arrival_step(i, first, carry, block, runs)
             history = jax.tree.map(
                 lambda rows, row: rows.at[i].set(row.astype(rows.dtype)),
                 history,
@@ -245,16 +258,28 @@ def make_program(
             )
 
         return tuple(
-            over_runs(functools.partial(one_run, engine), 0)(group_runs, per_seed)
+            vmapped(functools.partial(one_run, engine))(group_runs, per_seed)
             for engine, group_runs, per_seed in zip(
                 engines, runs, carry.groups, strict=True
             )
         )
 
+    carry_specs: Any = Carry(SHARED, SHARED, RUNS)  # type: ignore[arg-type]
+    runs_specs = (layout.specs(random_model),) * len(engines)
+
+    def compiled(function, in_specs, out_specs, **options) -> Compiled:
+        function, placed = over_runs(function, mesh, in_specs, out_specs)
+        return Compiled(function, **options, **placed)
+
     return Program(
-        Compiled(begin),
-        Compiled(advance, donate_argnums=(0, 1)),
-        Compiled(finish),
+        compiled(begin, (SHARED, SHARED, SHARED, runs_specs), (carry_specs, RUNS)),
+        compiled(
+            advance,
+            (carry_specs, _HISTORY, SHARED, runs_specs, SHARED, SHARED),
+            (carry_specs, _HISTORY),
+            donate_argnums=(0, 1),
+        ),
+        compiled(finish, (carry_specs, runs_specs), RUNS),
     )
 
 
@@ -264,10 +289,12 @@ def unalias(tree: PyTree) -> PyTree:
 
     def own(leaf):
         raw = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-        pointer = raw.unsafe_buffer_pointer()
-        if pointer in seen:
+        pointers = {
+            shard.data.unsafe_buffer_pointer() for shard in raw.addressable_shards
+        }
+        if pointers & seen:
             return jnp.copy(leaf)
-        seen.add(pointer)
+        seen.update(pointers)
         return leaf
 
     return jax.tree.map(own, tree)
@@ -278,26 +305,66 @@ def _is_key(leaf) -> bool:
 
 
 class Job(NamedTuple):
-    """A program and its arguments."""
+    """A program, and those of its arguments that all runs share.
+
+    The stream itself stays on the host; devices get a segment of it at a time.
+    """
 
     program: Program
+    mesh: Mesh
     keys: Keys
-    arrays: StreamArrays
+    ends: Ends
     params: tuple[Params, ...]
-    runs: tuple[Runs, ...]
+    arrays: StreamArrays
+    label_delay: int
 
     @property
     def segment(self) -> int:
         """Arrivals between two reports of progress."""
-        return max(1, self.arrays.labels.shape[0] // 50)
+        return segment_of(self.arrays.labels.shape[0])
+
+    def placed(self) -> "Job":
+        """The same, what all segments share on the devices, to be executed."""
+        shared = (self.keys, Ends(*map(jnp.asarray, self.ends)), self.params)
+        keys, ends, params = put(shared, self.mesh)
+        return self._replace(keys=keys, ends=ends, params=params)
+
+    def block(self, first: int) -> Block:
+        """The segment that begins with arrival `first`, on the devices.
+
+        Positions before the stream and after it hold some arrival or other.
+        """
+        arrays, size = self.arrays, self.arrays.labels.shape[1]
+        number = np.arange(first - self.label_delay, first + self.segment)
+        there = np.clip(number, 0, len(arrays.labels) - 1)
+        before = len(arrays.initial_labels) + number[:, None] * size
+        row_id = jnp.asarray(before + np.arange(size), jnp.int32)
+        block = Block(arrays.features[there], arrays.labels[there], row_id)
+        return put(block, self.mesh)
+
+
+def segment_of(num_arrivals: int) -> int:
+    """Arrivals that are on the devices at a time."""
+    return max(1, num_arrivals // 50)
 
 
 def _empty_history(first: PyTree, segment: int) -> PyTree:
-    return jax.tree.map(lambda x: jnp.zeros((segment, *x.shape), jnp.float32), first)
+    return jax.tree.map(lambda x: np.zeros((segment, *x.shape), np.float32), first)
 
 
-def execute(job: Job, progress: Callable[[int], None] | None):
+def _place(runs: tuple[Runs, ...], mesh: Mesh) -> tuple[Runs, ...]:
+    return tuple(layout.place(r, mesh, r.init_key.ndim > 0) for r in runs)
+
+
+def execute(
+    job: Job, runs: tuple[Runs, ...], progress: Callable[[int], None] | None = None
+):
     """Runs all arrivals, some at a time.
+
+    Args:
+      job: as `Job.placed` returns it.
+      runs: of each group; their number must be a multiple of the mesh's size.
+      progress: called with the number of arrivals done.
 
     Returns:
       Figures ``[T + 1, R]`` by name and group; confusion matrices by group; seconds
@@ -306,36 +373,43 @@ def execute(job: Job, progress: Callable[[int], None] | None):
     program = job.program
     compiled_before = _compile_seconds(program)
     begin_time = time.perf_counter()
-    data = StreamArrays(*(jnp.asarray(x) for x in job.arrays))
-    num_arrivals = data.labels.shape[0]
-    carry, first = program.begin(job.keys, data, job.params, job.runs)
+    num_arrivals = len(job.arrays.labels)
+    runs = _place(runs, job.mesh)
+    block = job.block(0)
+    carry, first = program.begin(job.keys, job.ends, job.params, runs)
     carry = unalias(carry)
     rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]
     done = 0
     while done < num_arrivals:
         count = min(job.segment, num_arrivals - done)
-        history = _empty_history(first, job.segment)
-        carry, history = program.advance(carry, history, data, job.runs, done, count)
+        history = put(_empty_history(first, job.segment), job.mesh, _HISTORY)
+        carry, history = program.advance(carry, history, block, runs, done, count)
+        if done + count < num_arrivals:
+            block = job.block(done + count)  # while the devices work
         rows.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], history))
         done += count
         if progress is not None:
             progress(done)
-    confusions = jax.device_get(program.finish(carry, job.runs))
+    confusions = jax.device_get(program.finish(carry, runs))
     elapsed = time.perf_counter() - begin_time
     compile_seconds = _compile_seconds(program) - compiled_before
     figures = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
     return figures, confusions, (compile_seconds, elapsed - compile_seconds)
 
 
-def compiled_bytes(job: Job) -> int:
-    """Compiles, runs nothing, and asks the compiler what the programs take."""
-    data = StreamArrays(*(jnp.asarray(x) for x in job.arrays))
-    begin = (job.keys, data, job.params, job.runs)
+def compiled_bytes(job: Job, runs: tuple[Runs, ...]) -> int:
+    """Compiles, runs nothing, and asks the compiler what the programs take.
+
+    Returns:
+      Bytes on all devices together.
+    """
+    job, runs = job.placed(), _place(runs, job.mesh)
+    begin = (job.keys, job.ends, job.params, runs)
     carry, first = job.program.begin.eval_shape(*begin)
     history = jax.eval_shape(lambda x: _empty_history(x, job.segment), first)
-    return max(
+    return job.mesh.size * max(
         job.program.begin.nbytes(*begin),
-        job.program.advance.nbytes(carry, history, data, job.runs, 0, 1),
+        job.program.advance.nbytes(carry, history, job.block(0), runs, 0, 1),
     )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rad_jax import ensemble, experts, memory
 from rad_jax.engine import Engine, build
@@ -29,6 +30,9 @@ from rad_jax.types import (
     Learner,
     SelectionScheme,
 )
+
+#: Arrivals, which are counted in int32: more than any stream has.
+_LONGEST_CLEANING = 2**30
 
 
 class Rad(NamedTuple):
@@ -222,6 +226,13 @@ def rad(
     ):
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be a value such as {example}, got {value!r}")
+    for name, count in (
+        ("num_classes", num_classes),
+        ("memory_capacity", memory_capacity),
+        ("cleaning_window", cleaning_window),
+    ):
+        if not isinstance(count, int | np.integer):
+            raise TypeError(f"{name} must be a whole number, got {count!r}")
     if not 2 <= num_classes <= MAX_CLASSES:
         raise ValueError(f"num_classes must lie in 2..{MAX_CLASSES}, got {num_classes}")
     if memory_capacity < 1:
@@ -255,7 +266,7 @@ def rad(
             memory_capacity,
             float(validation_fraction),
             calibrate,
-            int(cleaning_window),
+            min(int(cleaning_window), _LONGEST_CLEANING),
             bool(sliding_window),
         )
     )

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from rad_jax import __version__, statistics
-from rad_jax.figures import plot_accuracy, plot_selection
+from rad_jax.figures import plot_accuracy, plot_prequential, plot_selection
 from rad_jax.files import atomic_path, require
 from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE, SweepResult
 
@@ -210,6 +210,7 @@ def summary_table(result: SweepResult, *, plus_minus: str = "±") -> "Table":
 
 _SHORT = {LOWER_BASELINE: "No-Sel", UPPER_BASELINE: "Opt-Sel"}
 _MAX_CLASSES, _MAX_NAME = 20, 20  # lines of the table below, letters of a class name
+_MAX_SCHEMES = 12  # its columns
 
 
 def class_table(result: SweepResult, *, encoding: str = "utf-8") -> "Table":
@@ -277,6 +278,8 @@ def print_summary(result: SweepResult, console: "Console | None" = None) -> None
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     _print_table(table, console)
+    if len(result.schemes) > _MAX_SCHEMES:
+        return  # too wide for any screen; per_class.csv has it
     line = f"Recall of each class (noise {result.noise_rates[-1]:g})"
     if len(result.class_names) > _MAX_CLASSES:
         line += f", the {_MAX_CLASSES} largest of {len(result.class_names)}"
@@ -301,6 +304,7 @@ WRITERS: dict[str, Callable[[SweepResult, Path], None]] = {
     "confusion.csv": write_confusion_csv,
     "accuracy.png": plot_accuracy,
     "selection.png": plot_selection,
+    "prequential.png": plot_prequential,
 }
 
 

@@ -20,6 +20,11 @@ import numpy as np
 
 from rad_jax.types import Array, PRNGKey, PyTree, as_arrays
 
+#: Indices of batches are int32.
+_MOST = 2**31 - 1
+#: Above it, float32 cannot tell spreads apart; below its inverse, waves.
+_WIDEST = 1e6
+
 #: What a batch's key is folded with for its rate; see `batch_key`.
 _RATE = (1 << 30) + 1
 
@@ -27,7 +32,9 @@ _RATE = (1 << 30) + 1
 def check_rate(rate, name: str = "rate"):
     """Raises ValueError unless concrete rates lie in [0, 1]; returns them."""
     if not isinstance(rate, jax.core.Tracer):
-        values = np.asarray(rate, np.float64)
+        values = np.asarray(rate)
+        if values.dtype.kind in "OUS":  # no numbers, or a text that holds one
+            values = np.asarray(np.nan)
         if not np.all((values >= 0.0) & (values <= 1.0)):
             raise ValueError(f"{name} must lie in [0, 1], got {rate}")
     return rate
@@ -140,8 +147,10 @@ def gaussian(mean, sd) -> Schedule:
     check_rate(mean, "mean")
     if _concrete(sd):
         value = np.asarray(sd, np.float64)
-        if not np.all(np.isfinite(value) & (value >= 0)):
-            raise ValueError(f"sd must be finite and at least 0, got {sd}")
+        if not np.all((value >= 0) & (value <= _WIDEST)):
+            raise ValueError(
+                f"sd must be finite and at least 0 (at most {_WIDEST:g}), got {sd}"
+            )
     return Schedule(_gaussian, {"mean": mean, "sd": sd})
 
 
@@ -157,7 +166,8 @@ def sin(mid, half_range, period) -> Schedule:
     Batch i has ``mid + half_range * sin(2 pi i / period)``.
 
     Raises:
-      ValueError: where the curve leaves [0, 1], or for a period that is not above 0.
+      ValueError: where the curve leaves [0, 1], or for a period that is not above 0
+        or that float32 cannot hold.
     """
     check_rate(mid, "mid")
     if _concrete(mid, half_range):
@@ -169,8 +179,13 @@ def sin(mid, half_range, period) -> Schedule:
                 f"mid ± half_range must lie in [0, 1], got mid={mid} and "
                 f"half_range={half_range}"
             )
-    if _concrete(period) and not np.all(np.asarray(period, np.float64) > 0):
-        raise ValueError(f"period must be above 0 batches, got {period}")
+    if _concrete(period):
+        value = np.asarray(period, np.float64)
+        if not np.all((value >= 1 / _WIDEST) & (value <= _MOST)):
+            raise ValueError(
+                f"period must be above 0 batches, got {period}; from "
+                f"{1 / _WIDEST:g} to 2^31-1 are allowed"
+            )
     return Schedule(_sin, {"mid": mid, "half_range": half_range, "period": period})
 
 
@@ -226,14 +241,19 @@ def piecewise(pieces: Sequence[tuple[int, int | None, Schedule]]) -> Schedule:
     pieces = list(pieces)
     if not pieces:
         raise ValueError("pieces must hold at least one (start, stop, schedule)")
-    for i, (start, stop, schedule) in enumerate(pieces):
+    for i, piece in enumerate(pieces):
+        if not isinstance(piece, tuple | list) or len(piece) != 3:
+            raise TypeError(
+                f"pieces[{i}] must be (start, stop, schedule), got {piece!r}"
+            )
+        start, stop, schedule = piece
         if not isinstance(schedule, Schedule):
             raise TypeError(
                 f"pieces[{i}] must be (start, stop, schedule), the schedule a value "
                 f"such as constant(0.4), got {schedule!r}"
             )
         if stop is None and i == len(pieces) - 1:
-            _check_interval(start, start + 1)
+            _check_interval(start, start, f"pieces[{i}]", may_be_empty=True)
         else:
             _check_interval(start, stop, f"pieces[{i}]")
         before = pieces[i - 1][1] if i else start
@@ -260,7 +280,9 @@ def _check_within(i: int, start: int, stop: int | None, schedule: Schedule) -> N
         )
 
 
-def _check_interval(start, stop, name: str = "start and stop") -> None:
+def _check_interval(
+    start, stop, name: str = "start and stop", may_be_empty: bool = False
+) -> None:
     for value in (start, stop):
         if isinstance(value, jax.core.Tracer):
             return
@@ -268,10 +290,12 @@ def _check_interval(start, stop, name: str = "start and stop") -> None:
             raise TypeError(
                 f"{name} must be whole numbers of batches, got {start!r} and {stop!r}"
             )
-    if not 0 <= start < stop:
+    if not 0 <= start < stop + may_be_empty:
         raise ValueError(
             f"{name} must be batches with 0 <= start < stop, got {start} and {stop}"
         )
+    if stop > _MOST:
+        raise ValueError(f"{name} must be batches of at most 2^31-1, got {stop}")
 
 
 def _concrete(*values) -> bool:

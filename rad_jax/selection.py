@@ -148,13 +148,36 @@ def active() -> SelectionScheme:
     return SelectionScheme(_stateless, _active, ())
 
 
-#: What a scheme's key is folded with where it breaks ties for a second time.
-_FILL = 1 << 20
+#: What a scheme's key is folded with where it breaks ties for another time.
+_FILL, _NEW = 1 << 20, (1 << 20) + 1
+
+#: Above every score of `rad_jax.uncertainty`.
+_AHEAD = 1e3
+
+
+def of_new_class(evidence: Evidence, rows: Array) -> Array:
+    """Doubted rows whose given class has been trained on fewer than `rows` times.
+
+    Args:
+      evidence: with `class_counts`.
+      rows: int scalar.
+
+    Returns:
+      ``[N]`` bool; none where nothing is counted (rows that are selected again).
+    """
+    if evidence.class_counts is None:
+        return _nothing(evidence)
+    own = evidence.class_counts[jnp.maximum(evidence.label, 0)]
+    return doubted(evidence) & (evidence.label != UNLABELLED) & (own < rows)
 
 
 @functools.cache
 def _active_limited(
-    score: uncertainty.Score, source: str, over_stream: bool, dynamic: bool
+    score: uncertainty.Score,
+    source: str,
+    over_stream: bool,
+    dynamic: bool,
+    new_classes: bool,
 ):
     """The pair of functions; `over_stream` with a state and all parameters."""
 
@@ -178,9 +201,13 @@ def _active_limited(
                 state, probs, evidence.valid, params["cap"], dynamic=dynamic
             )
             budget = jnp.minimum(state.budget, state.left)
-        query = most_uncertain(
-            doubted(evidence), score(probs, evidence.label), budget, key
-        )
+        scores = score(probs, evidence.label)
+        if new_classes:
+            new = of_new_class(evidence, params["new_class_rows"])
+            half = (budget + 1) // 2
+            first = most_uncertain(new, scores, half, jax.random.fold_in(key, _NEW))
+            scores = jnp.where(first, _AHEAD, scores)
+        query = most_uncertain(doubted(evidence), scores, budget, key)
         chosen = Selection(keep, evidence.label, query)
         if over_stream:
             asked = jnp.sum(query, dtype=jnp.int32)
@@ -205,6 +232,7 @@ def active_limited(
     min_per_class: int = 0,
     dynamic: bool = False,
     cap: int | None = None,
+    new_class_rows: int = 0,
 ) -> SelectionScheme:
     """Ask the expert about the most uncertain of the doubted rows, drop the others.
 
@@ -222,6 +250,9 @@ def active_limited(
       dynamic: let the budget follow the mean predictive entropy (of `source`) from
         one batch to the next; see `rad_jax.budgets.adapt`.
       cap: with `dynamic`, the most per batch, at least 1; None for no limit.
+      new_class_rows: how classes that the clean batch lacked are admitted: up to half
+        of a batch's budget goes first to doubted rows of given classes of which fewer
+        than so many rows are trained on; an array parameter if it is not 0.
 
     Returns:
       The scheme.
@@ -247,8 +278,14 @@ def active_limited(
         for name, value in limits.items():
             budgets.check_rows(name, value, least=int(name == "cap"))
         params |= limits
-    init, apply = _active_limited(score, source, over_stream, bool(dynamic))
-    return SelectionScheme(init, apply, params)
+    new_classes = not (isinstance(new_class_rows, int) and new_class_rows == 0)
+    if new_classes:
+        budgets.check_rows("new_class_rows", new_class_rows)
+        params["new_class_rows"] = new_class_rows
+    init, apply = _active_limited(
+        score, source, over_stream, bool(dynamic), new_classes
+    )
+    return SelectionScheme(init, apply, params, uses_class_counts=new_classes)
 
 
 @functools.cache
@@ -285,7 +322,7 @@ def keep_per_class(scheme: SelectionScheme, minimum: int) -> SelectionScheme:
     budgets.check_rows("minimum", minimum)
     init, apply = _keep_per_class(scheme._replace(params=None))
     params = {"min_per_class": minimum, "scheme": scheme.params}
-    return SelectionScheme(init, apply, params, scheme.uses_true_labels)
+    return scheme._replace(init=init, apply=apply, params=params)
 
 
 @functools.cache
@@ -338,4 +375,5 @@ def switch(schemes: Sequence[SelectionScheme]) -> SelectionScheme:
         apply,
         {"index": 0, "members": tuple(s.params for s in schemes)},
         uses_true_labels=any(s.uses_true_labels for s in schemes),
+        uses_class_counts=any(s.uses_class_counts for s in schemes),
     )

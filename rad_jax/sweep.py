@@ -3,7 +3,8 @@
 Every run of a sweep sees the same features, so they are stored, searched and gathered
 once; labels, masks and models are the vmapped axis. Schemes are an index on that axis
 (`rad_jax.selection.switch`). Runs with two models and runs with one (RAD Slim) are
-two vmapped groups of the same program.
+two vmapped groups of the same program. Runs are spread over devices; seeds that memory
+does not hold at once are run in chunks, one after the other.
 """
 
 import functools
@@ -11,37 +12,34 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from rad_jax import checks, stream
+from rad_jax import checks, chunks, devices, stream
 from rad_jax import noise as noises
+from rad_jax import runs as layout
 from rad_jax import selection as selections
 from rad_jax.memory import nbytes as memory_nbytes
 from rad_jax.program import (
+    Ends,
     Job,
-    Runs,
     StreamArrays,
     compiled_bytes,
     execute,
     make_program,
+    segment_of,
 )
 from rad_jax.rad import rad
+from rad_jax.runs import RANDOMNESS as RANDOMNESS
 from rad_jax.statistics import HISTORY_METRICS, SweepResult
 from rad_jax.types import (
     Expert,
     Keys,
     Learner,
     Noise,
-    PRNGKey,
     SelectionScheme,
     Spec,
     as_arrays,
 )
-
-#: What differs between seeds, in the paper's words.
-RANDOMNESS = ("fixed_model", "fixed_noise", "double_random")
-
 
 _MAX_RUNS = 1 << 20
 
@@ -69,12 +67,17 @@ class Sweep(NamedTuple):
       num_seeds: repetitions.
       num_arrivals: T.
       num_steps: gradient steps of all runs together; those on the clean batch are
-        taken once for all runs under "fixed_model".
-      estimated_bytes: memory on the device, from the learners' own figures.
+        taken once for all runs of a chunk under "fixed_model".
+      num_devices: over which the runs of a chunk are spread.
+      seeds_per_chunk: seeds computed together.
+      num_chunks: chunks, one after the other.
+      estimated_bytes: memory on all devices together, from the learners' own figures.
       compiled_bytes: ``() -> int``, the same as the compiler plans it: arguments,
         results and temporaries of the larger program, which it compiles first.
-      run: ``(progress) -> SweepResult``; `progress(arrivals_done)` is called as it
-        goes.
+      run: ``(progress=None, store=None) -> SweepResult``; `progress(done)` is called
+        with the number of arrivals done, of ``num_arrivals * num_chunks``. In a
+        `rad_jax.chunks.Store` each chunk is kept as it is finished, and those found
+        there are not computed again.
     """
 
     arms: tuple[Arm, ...]
@@ -82,52 +85,15 @@ class Sweep(NamedTuple):
     num_seeds: int
     num_arrivals: int
     num_steps: int
+    num_devices: int
+    seeds_per_chunk: int
+    num_chunks: int
     estimated_bytes: int
     compiled_bytes: Callable[[], int]
     run: Callable[..., SweepResult]
 
 
-def _make_runs(
-    arms: Sequence[Arm],
-    scheme: SelectionScheme,
-    noise: Noise,
-    rates: Sequence[float],
-    num_seeds: int,
-    key: PRNGKey,
-    randomness: str,
-) -> Runs:
-    """Lays out the runs of one group; seed s of every scheme has the same noise."""
-    shape = (len(arms), len(rates), num_seeds)
-    arm, rate, seed = (grid.ravel() for grid in np.indices(shape))
-    num_runs = arm.size
-    init_base, order_base, noise_base = (jax.random.fold_in(key, i) for i in range(3))
-    seed_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-
-    def per_seed(base):
-        return seed_keys(base, jnp.asarray(seed))
-
-    fixed_noise = randomness == "fixed_noise"
-    random_model = randomness != "fixed_model"
-
-    def spread(params):
-        return jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (num_runs, *x.shape)), as_arrays(params)
-        )
-
-    rates_of_runs = jnp.asarray(np.asarray(rates)[rate], jnp.float32)
-    return Runs(
-        selection={
-            "index": jnp.asarray(arm, jnp.int32),
-            "members": spread(scheme.params["members"]),
-        },
-        noise=spread(noise.params) | {"rate": rates_of_runs},
-        noise_key=seed_keys(noise_base, jnp.asarray(seed * (not fixed_noise))),
-        init_key=per_seed(init_base) if random_model else init_base,
-        order_key=per_seed(order_base) if random_model else order_base,
-    )
-
-
-def _check(arms, rates, num_seeds, alpha, randomness) -> None:
+def _check(arms, rates, num_seeds, first_seed, alpha, randomness) -> None:
     if not arms:
         raise ValueError("arms must name at least one scheme, got none")
     names = [arm.name for arm in arms]
@@ -139,6 +105,8 @@ def _check(arms, rates, num_seeds, alpha, randomness) -> None:
         noises.check_rate(rate, "noise_rates")
     if num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {num_seeds}")
+    if not 0 <= first_seed <= 2**31 - num_seeds:
+        raise ValueError(f"first_seed must lie in 0..2^31-num_seeds, got {first_seed}")
     num_runs = len(arms) * len(rates) * num_seeds
     if num_runs > _MAX_RUNS:
         raise ValueError(
@@ -195,8 +163,12 @@ def prepare(
     cleaning_window: int = 0,
     memory_window: int | None = None,
     label_delay: int = 0,
+    new_classes: str = "refuse",
     randomness: str = "fixed_model",
     seed: int = 0,
+    first_seed: int = 0,
+    seeds_per_chunk: int | None = None,
+    num_devices: int | None = None,
 ) -> Sweep:
     """Lays out a sweep and says what it costs; nothing is computed yet.
 
@@ -217,17 +189,27 @@ def prepare(
         (then no row is held out unless `calibrate` needs them).
       validation_fraction: share of the clean batch held out.
       calibrate: see `rad_jax.rad`.
-      cleaning_window: see `rad_jax.rad`.
+      cleaning_window: see `rad_jax.rad`; where labels are late, of the arrivals before
+        the one whose labels come.
       memory_window: rows that are remembered, the oldest are forgotten; None for all.
         Counts of selection (kept, queries, purity, recall) are then of the rows
         remembered.
       label_delay: arrivals by which labels come late: the batch of arrival i is judged
         and learned at arrival ``i + label_delay``. Those of the last batches never
         come.
+      new_classes: what to do where rows arrive of a class of which no clean row is:
+        "refuse" them, or "admit" them, in which case only a scheme that asks an
+        expert can come to know the class.
       randomness: what differs between seeds: "fixed_model" the noise only (then all
         seeds share minibatches), "fixed_noise" initialisation and order of
         minibatches, "double_random" both.
       seed: base of all keys.
+      first_seed: id of the first repetition; repetition s is the same in every sweep
+        that has it.
+      seeds_per_chunk: repetitions computed together; by default all, or as many as
+        half of the free memory holds. Results differ by rounding only.
+      num_devices: over which runs are spread; by default all of this process, but no
+        more than there are runs.
 
     Returns:
       The sweep, to be run.
@@ -236,19 +218,32 @@ def prepare(
       ValueError: for a value out of range.
     """
     arms, rates = tuple(arms), tuple(float(rate) for rate in noise_rates)
-    _check(arms, rates, num_seeds, alpha, randomness)
+    _check(arms, rates, num_seeds, first_seed, alpha, randomness)
     if not 0.0 <= validation_fraction < 1.0:
         raise ValueError(
             f"validation_fraction must lie in [0, 1), got {validation_fraction}"
         )
-    if not 0 <= label_delay < 2**20:
-        raise ValueError(
-            f"label_delay must be a number of arrivals of at least 0, got {label_delay}"
-        )
     noise = noise or noises.symmetric(0.0)
     num_classes = int(data.num_classes)
     arrays = _check_data(data, num_classes)
+    if new_classes not in checks.NEW_CLASSES:
+        raise ValueError(
+            f"new_classes must be one of {checks.NEW_CLASSES}, got {new_classes!r}"
+        )
+    if new_classes == "refuse":
+        checks.no_new_classes(
+            "labels",
+            arrays.labels,
+            arrays.initial_labels,
+            'take more clean rows, or say new_classes="admit" and ask an expert',
+            data.class_names,
+        )
     num_arrivals = arrays.labels.shape[0]
+    if not 0 <= label_delay < num_arrivals:
+        raise ValueError(
+            f"label_delay must be below the {num_arrivals} arrivals (else no label "
+            f"ever comes) and at least 0, got {label_delay}"
+        )
     if alpha == "test" and not calibrate:
         validation_fraction = 0.0
     initial = arrays.initial_labels.shape[0]
@@ -287,9 +282,9 @@ def prepare(
         for one_model in (False, True)
     ]
     groups = [group for group in members if group]
-    algos, runs = [], []
-    for group in groups:
-        scheme = selections.switch([arms[i].scheme for i in group])
+    algos = []
+    schemes = [selections.switch([arms[i].scheme for i in group]) for group in groups]
+    for group, scheme in zip(groups, schemes, strict=True):
         one_model = arms[group[0]].one_model
         algos.append(
             rad(
@@ -301,62 +296,85 @@ def prepare(
                 expert=expert,
                 validation_fraction=validation_fraction,
                 calibrate=calibrate,
-                cleaning_window=cleaning_window,
+                cleaning_window=cleaning_window
+                + (label_delay if cleaning_window > 0 else 0),
                 sliding_window=sliding,
             )
         )
-        runs.append(
-            _make_runs(
-                [arms[i] for i in group],
-                scheme,
-                noise,
-                rates,
-                num_seeds,
-                key,
-                randomness,
-            )
-        )
+    size = chunks.size(
+        num_seeds,
+        len(rates) * max(map(len, groups)),
+        *_estimate(
+            arrays, label_delay, cleaning_window, spec, groups, algos, len(rates)
+        ),
+        seeds_per_chunk=seeds_per_chunk,
+        num_devices=num_devices,
+    )
+    mesh = devices.mesh(size.num_devices)
     program = make_program(
         tuple(algo.engine for algo in algos),
         noise._replace(params=None),
         alpha,
         randomness != "fixed_model",
         label_delay,
+        mesh,
     )
     params = tuple(as_arrays(algo.params._replace(selection=())) for algo in algos)
     keys = Keys(jax.random.fold_in(key, 0), jax.random.fold_in(key, 1))
-    per_run = len(rates) * num_seeds
     num_steps = 0
     for group, algo in zip(groups, algos, strict=True):
-        group_runs = len(group) * per_run
-        starts = 1 if randomness == "fixed_model" else group_runs
+        group_runs = len(group) * len(rates) * num_seeds
+        starts = size.num_chunks if randomness == "fixed_model" else group_runs
         for learner in algo.engine.learners:
             steps = [learner.steps(i) for i in range(num_arrivals + 1)]
             num_steps += starts * steps[0] + group_runs * sum(steps[1:])
-    estimate = _estimate(arrays, spec, groups, algos, per_run)
+    ends = Ends(*(getattr(arrays, name) for name in Ends._fields))
+    job = Job(program, mesh, keys, ends, params, arrays, label_delay)
+    seeds = tuple(range(first_seed, first_seed + num_seeds))
 
-    job = Job(program, keys, arrays, params, tuple(runs))
-    shape = (len(arms), len(rates), num_seeds)
+    def make_runs(chunk: Sequence[int]) -> tuple[layout.Runs, ...]:
+        return tuple(
+            layout.make(
+                len(group), scheme, noise, rates, chunk, key, randomness, mesh.size
+            )
+            for group, scheme in zip(groups, schemes, strict=True)
+        )
 
-    def run(progress: Callable[[int], None] | None = None) -> SweepResult:
-        figures, confusions, seconds = execute(job, progress)
-        compile_seconds, run_seconds = seconds
+    def run_chunk(placed: Job, chunk: Sequence[int], progress):
+        figures, confusions, seconds = execute(placed, make_runs(chunk), progress)
+        shape = (len(arms), len(rates), len(chunk))
+        history = {
+            name: layout.gather(groups, shape, [group[name].T for group in figures])
+            for name in HISTORY_METRICS
+        }
+        both = (
+            layout.gather(groups, shape, [c[i] for c in confusions]) for i in range(2)
+        )
+        return chunks.Part(tuple(chunk), history, *both), seconds
+
+    def run(
+        progress: Callable[[int], None] | None = None,
+        store: chunks.Store | None = None,
+    ) -> SweepResult:
+        placed = job.placed()
+        everything, seconds = chunks.run(
+            seeds,
+            size.seeds_per_chunk,
+            functools.partial(run_chunk, placed),
+            num_arrivals,
+            progress,
+            store,
+        )
         commonest = np.bincount(np.asarray(arrays.test_labels)).max()
         return SweepResult(
             schemes=tuple(arm.name for arm in arms),
             noise_rates=rates,
-            seeds=tuple(range(num_seeds)),
             class_names=tuple(data.class_names),
-            history={
-                name: _gather(groups, shape, [group[name].T for group in figures])
-                for name in HISTORY_METRICS
-            },
-            confusion=_gather(groups, shape, [c[0] for c in confusions]),
-            classifier_confusion=_gather(groups, shape, [c[1] for c in confusions]),
             majority_accuracy=float(commonest / arrays.test_labels.size),
-            compile_seconds=compile_seconds,
-            run_seconds=run_seconds,
+            compile_seconds=seconds[0],
+            run_seconds=seconds[1],
             config={},
+            **everything._asdict(),
         )
 
     return Sweep(
@@ -365,26 +383,38 @@ def prepare(
         num_seeds=num_seeds,
         num_arrivals=num_arrivals,
         num_steps=num_steps,
-        estimated_bytes=estimate,
-        compiled_bytes=functools.partial(compiled_bytes, job),
+        num_devices=size.num_devices,
+        seeds_per_chunk=size.seeds_per_chunk,
+        num_chunks=size.num_chunks,
+        estimated_bytes=size.num_bytes,
+        compiled_bytes=lambda: compiled_bytes(
+            job, make_runs(seeds[: size.seeds_per_chunk])
+        ),
         run=run,
     )
 
 
-def _gather(groups, shape, values) -> np.ndarray:
-    """Puts the groups' runs ``[R, ...]`` in order: ``[scheme, rate, seed, ...]``."""
-    rest = np.asarray(values[0]).shape[1:]
-    out = np.empty((*shape, *rest), np.asarray(values[0]).dtype)
-    for group, value in zip(groups, values, strict=True):
-        out[group] = np.asarray(value).reshape(len(group), *shape[1:], *rest)
-    return out
+def _estimate(
+    arrays: StreamArrays,
+    label_delay: int,
+    cleaning_window: int,
+    spec: Spec,
+    groups,
+    algos,
+    num_rates: int,
+) -> tuple[int, int]:
+    """Bytes that a device holds for all runs, and that each seed adds.
 
-
-def _estimate(arrays: StreamArrays, spec: Spec, groups, algos, per_run: int) -> int:
-    """Bytes on the device: features twice (stream, memory), lists, and the runs."""
-    shared = sum(np.asarray(x).nbytes for x in arrays)
+    The former: the memory, two segments of the stream, lists, the largest workspace.
+    """
+    ends = [np.asarray(getattr(arrays, name)) for name in Ends._fields]
+    arrival = np.asarray(arrays.features[0]).nbytes
+    segment = label_delay + segment_of(len(arrays.labels))
+    shared = sum(x.nbytes for x in ends) + 2 * segment * arrival
     shared += memory_nbytes(spec.capacity, spec.feature_shape)
-    num_queries = arrays.test_labels.size
+    again = cleaning_window * arrays.labels.shape[1]
+    again = spec.capacity if again < 0 else min(again, spec.capacity)
+    num_queries = arrays.test_labels.size + again
     preparations = {
         learner.preparation
         for algo in algos
@@ -398,10 +428,10 @@ def _estimate(arrays: StreamArrays, spec: Spec, groups, algos, per_run: int) -> 
         for algo in algos
         for learner in algo.engine.learners
     )
-    runs = 0
+    seed = 0
     for group, algo in zip(groups, algos, strict=True):
         one = spec.capacity * 5 + sum(
             learner.bytes(spec, num_queries) for learner in algo.engine.learners
         )
-        runs += len(group) * per_run * one
-    return shared + runs
+        seed += len(group) * num_rates * one
+    return shared, seed

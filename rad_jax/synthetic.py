@@ -19,6 +19,9 @@ import numpy as np
 from rad_jax.datasets.split import StreamData
 from rad_jax.types import MAX_CLASSES, Array, PRNGKey, PyTree, as_arrays
 
+#: The most that `arrays` stores, 4 GB.
+MAX_NUMBERS = 10**9
+
 #: How concepts follow each other; see `stream`.
 DRIFTS = ("none", "abrupt", "gradual", "incremental", "recurring")
 
@@ -213,7 +216,8 @@ def arrays(
       The arrays; features are not scaled.
 
     Raises:
-      ValueError: for a size below 1, or for names that are not K.
+      ValueError: for a size below 1, more than `MAX_NUMBERS` numbers in all, or names
+        that are not K.
     """
     sizes = {
         "initial_size": initial_size,
@@ -224,6 +228,13 @@ def arrays(
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
+    rows_in_all = initial_size + batch_size * num_batches + test_size
+    if rows_in_all * source.width > MAX_NUMBERS:
+        raise ValueError(
+            f"batch_size={batch_size} * num_batches={num_batches} with the clean and "
+            f"test rows are {rows_in_all:,} rows of {source.width:,} features; at most "
+            f"{MAX_NUMBERS:,} numbers are stored: for longer streams, scan `rows`"
+        )
     if class_names is None:
         class_names = tuple(str(k) for k in range(source.num_classes))
     if len(class_names) != source.num_classes:

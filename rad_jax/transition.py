@@ -45,7 +45,10 @@ def check_matrix(matrix, name: str = "matrix"):
     """
     if isinstance(matrix, jax.core.Tracer):
         return matrix
-    values = np.asarray(matrix, np.float64)
+    try:
+        values = np.asarray(matrix, np.float64)
+    except (TypeError, ValueError) as error:  # texts; rows of different lengths
+        raise ValueError(f"{name} must be numbers, [K, K]: {error}") from None
     if values.ndim < 2 or values.shape[-1] != values.shape[-2] or values.shape[-1] < 2:
         raise ValueError(
             f"{name} must be square, [K, K] for K >= 2 classes, got shape "
@@ -136,19 +139,32 @@ def estimate(
       The estimate. Without rows to count, the identity.
 
     Raises:
-      ValueError: if only one of `clean_probs` and `clean_label` is given.
+      ValueError: if only one of `clean_probs` and `clean_label` is given, for fewer
+        than two classes, and (not under `jit`) for probabilities that are not finite
+        or negative, or labels outside -1..K-1.
 
     References:
       Northcutt et al., "Confident learning", JAIR 2021: the confident joint, which is
       what this is compared with.
     """
+    probs, given, counted = _float(probs), jnp.asarray(given), jnp.asarray(counted)
     chex.assert_rank((probs, given, counted), (2, 1, 1))
     chex.assert_equal_shape((given, counted))
     size, num_classes = probs.shape
+    if num_classes < 2 or given.shape != (size,):
+        raise ValueError(
+            "probs must be [M, K] for K >= 2 classes and the M rows of given, got "
+            f"shapes {probs.shape} and {given.shape}"
+        )
     if (clean_probs is None) != (clean_label is None):
         raise ValueError("clean_probs and clean_label go together; only one was given")
     if clean_probs is None or clean_label is None:
         clean_probs, clean_label = probs[:0], given[:0]
+    clean_probs, clean_label = _float(clean_probs), jnp.asarray(clean_label)
+    for name, values in (("probs", probs), ("clean_probs", clean_probs)):
+        _check_probs(name, values, num_classes)
+    for name, labels in (("given", given), ("clean_label", clean_label)):
+        _check_labels(name, labels, num_classes)
     if clean_weight is None:
         clean_weight = jnp.ones(clean_label.shape, probs.dtype)
     weight = (counted & (given != UNLABELLED)).astype(probs.dtype)
@@ -187,6 +203,41 @@ def estimate(
     )
     matrix, rate, strength, sharpness = jax.lax.fori_loop(0, num_steps, step, begin)
     return Estimate(matrix, rate, strength, 1 / sharpness)
+
+
+def _float(values) -> Array:
+    values = jnp.asarray(values)
+    floating = jnp.issubdtype(values.dtype, jnp.floating)
+    return values if floating else values.astype(jnp.float32)
+
+
+def _check_probs(name: str, probs: Array, num_classes: int) -> None:
+    if probs.shape[-1] != num_classes:
+        raise ValueError(
+            f"{name} must have {num_classes} classes like probs, got shape "
+            f"{probs.shape}"
+        )
+    if isinstance(probs, jax.core.Tracer):
+        return
+    bad = ~(jnp.isfinite(probs) & (probs >= 0)).all(axis=-1)
+    if bad.any():
+        raise ValueError(
+            f"{name} must be finite and at least 0, row {int(jnp.argmax(bad))} is not "
+            f"({int(bad.sum())} of {len(bad)} rows)"
+        )
+
+
+def _check_labels(name: str, labels: Array, num_classes: int) -> None:
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise ValueError(f"{name} must have an integer dtype, got {labels.dtype}")
+    if isinstance(labels, jax.core.Tracer):
+        return
+    bad = (labels < UNLABELLED) | (labels >= num_classes)
+    if bad.any():
+        raise ValueError(
+            f"{name} must lie in -1..{num_classes - 1}, got "
+            f"{int(labels[jnp.argmax(bad)])} ({int(bad.sum())} of {len(bad)} rows)"
+        )
 
 
 def _maximise(posterior: Array, of_given: Array, grid: Array, settled: Array):

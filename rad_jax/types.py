@@ -255,6 +255,10 @@ class Evidence(NamedTuple):
       valid: ``[N]`` bool, False for padding.
       true_label: ``[N]`` int; -1 throughout unless the scheme declares
         `uses_true_labels` (the reference that must not be had in practice).
+      class_counts: ``[K]`` int32, rows of each class trained on before this batch;
+        None unless the scheme declares `uses_class_counts`.
+      batch: ``[N]`` int32, the arrivals that brought the rows, where those of several
+        are selected again and nobody is asked; None for a new batch.
     """
 
     label_probs: Array
@@ -262,6 +266,8 @@ class Evidence(NamedTuple):
     label: Array
     valid: Array
     true_label: Array
+    class_counts: Array | None = None
+    batch: Array | None = None
 
 
 class Selection(NamedTuple):
@@ -287,12 +293,14 @@ class SelectionScheme(NamedTuple):
         ties.
       params: pytree of numbers that may be vmapped (a budget, a threshold).
       uses_true_labels: only for the upper reference `oracle_selection`.
+      uses_class_counts: whether it looks at `Evidence.class_counts`.
     """
 
     init: Callable[[PyTree], PyTree]
     apply: Callable[..., tuple[Selection, PyTree]]
     params: PyTree
     uses_true_labels: bool = False
+    uses_class_counts: bool = False
 
 
 class Expert(NamedTuple):

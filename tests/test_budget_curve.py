@@ -1,6 +1,7 @@
 """Accuracy against the budget: what is printed, written and drawn."""
 
 import csv
+import dataclasses
 import io
 
 import numpy as np
@@ -25,7 +26,7 @@ def result():
     schemes = [
         *names.BASELINES,
         *(
-            budget_curve.label(scheme, share)
+            budget_curve.label(CONFIG, scheme, "margin", share)
             for scheme in names.LIMITED
             for share in CONFIG.sweep_budget
         ),
@@ -74,7 +75,7 @@ def test_the_file_holds_the_figures_of_each_budget(result, tmp_path):
     ]
     for row in rows:
         s = result.schemes.index(
-            budget_curve.label(row["scheme"], float(row["budget"]))
+            budget_curve.label(CONFIG, row["scheme"], "margin", float(row["budget"]))
         )
         r = RATES.index(float(row["noise_rate"]))
         assert float(row["queries"]) == 7 * (s - 2)
@@ -93,10 +94,10 @@ def test_the_table_shows_them(result):
     budget_curve.show(budget_curve.points(CONFIG, result), Console(file=out, width=100))
     lines = [line.split() for line in out.getvalue().splitlines()]
     shown = [line for line in lines if line[1:2] == ["slim_limited"]]
-    assert [line[2:5] for line in shown] == 2 * [
-        ["0", "(0)", "21"],
-        ["0.05", "(3)", "28"],
-        ["0.1", "(5)", "35"],
+    assert [line[2:6] for line in shown] == 2 * [
+        ["margin", "0", "(0)", "21"],
+        ["margin", "0.05", "(3)", "28"],
+        ["margin", "0.1", "(5)", "35"],
     ]
     mean, _, half = statistics.mean_std_ci95(result.history["accuracy"][5, 0, :, -1])
     assert f"{mean:.3f}±{half:.3f}" in shown[0]
@@ -130,3 +131,30 @@ def test_the_curve_is_drawn_through_its_points(result, tmp_path, monkeypatch):
                 and list(line.get_xdata()) == [7 * (first - 2 + j) for j in range(3)]
                 for line in lines
             ), scheme
+
+
+def test_scores_are_compared_run_by_run(result, tmp_path):
+    config = dataclasses.replace(
+        CONFIG, sweep_budget=(0.1,), sweep_uncertainty=("margin", "entropy", "cent")
+    )
+    several = [
+        label
+        for scheme in names.LIMITED
+        for label, _, _ in budget_curve.variants(config, scheme)
+    ]
+    assert several[1] == "active_limited[entropy]@0.1"
+    assert [v[1:] for v in budget_curve.variants(config, "slim_limited")] == [
+        ("margin", 5),
+        ("entropy", 5),
+        ("cent", 5),
+    ]
+    renamed = dataclasses.replace(result, schemes=(*names.BASELINES, *several))
+    curve = budget_curve.points(config, renamed)
+    for point in curve:
+        name = f"{point['scheme']}[{point['uncertainty']}]@0.1"
+        r = RATES.index(point["noise_rate"])
+        cell = result.history["accuracy"][renamed.schemes.index(name), r, :, -1]
+        assert point["final_accuracy"][0] == pytest.approx(cell.mean())
+    assert len(curve) == len(several) * len(RATES)
+    budget_curve.plot(curve, renamed, tmp_path / "budget.png")
+    assert (tmp_path / "budget.png").read_bytes().startswith(b"\x89PNG")

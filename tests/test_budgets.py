@@ -41,7 +41,7 @@ def follow(scheme, rows, params=None, seed=0):
     """What a scheme decides on one batch after the other."""
     params = as_arrays(scheme.params if params is None else params)
     stacked = Evidence(
-        *(np.stack([row[name] for row in rows]) for name in Evidence._fields)
+        **{name: np.stack([row[name] for row in rows]) for name in rows[0]}
     )
     keys = jax.random.split(jax.random.key(seed), len(rows))
     return compiled(scheme._replace(params=None))(params, stacked, keys)

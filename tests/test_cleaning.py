@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rad_jax
-from rad_jax import sweep
+from rad_jax import selection, sweep
 from rad_jax.datasets import StreamData
 from rad_jax.types import Batch, RowStatus
 
@@ -82,7 +82,7 @@ def algorithm(window, scheme=rad_jax.basic, **options):
     )
 
 
-@pytest.mark.parametrize("window", [0, 1, 2, 3, 99, -1])
+@pytest.mark.parametrize("window", [0, 1, 2, 3, 10**12, -1])
 def test_the_last_arrivals_are_selected_again(window):
     came_back = went = 0
     for seed in range(4):
@@ -132,9 +132,10 @@ def test_an_experts_labels_and_the_clean_rows_stay():
     np.testing.assert_array_equal(label[asked], (true[asked] + 2) % K)
 
 
-def test_the_expert_is_asked_about_new_rows_only():
+@pytest.mark.parametrize("total", [None, 5])
+def test_the_expert_is_asked_about_new_rows_only(total):
     x, _, given = rows()
-    algo = algorithm(-1, rad_jax.active_limited, query_budget=2)
+    algo = algorithm(-1, rad_jax.active_limited, query_budget=2, total_budget=total)
     state = algo.init(jax.random.key(0), part(x, given, slice(CLEAN)))
     pending = set()
     for at in batches():
@@ -142,7 +143,32 @@ def test_the_expert_is_asked_about_new_rows_only():
         asked = np.flatnonzero(np.asarray(state.per_seed.status) == RowStatus.PENDING)
         pending |= set((np.flatnonzero(np.asarray(info.query)) + at.start).tolist())
         assert set(asked.tolist()) == pending  # never answered, never dropped
-    assert 0 < len(pending) <= 2 * ARRIVALS
+    # Nor does cleaning spend anything of what may be asked in all.
+    assert len(pending) == (total or 2 * ARRIVALS)
+
+
+@pytest.mark.parametrize("kind", [rad_jax.basic, rad_jax.active])
+def test_each_batch_keeps_its_minimum_of_each_class(kind):
+    """Also where all batches are selected again at once, and nobody is asked."""
+    least, saved = 4, 0
+    algo = algorithm(-1, functools.partial(selection.keep_per_class, kind(), least))
+    init, step = jax.jit(algo.init), jax.jit(algo.step)
+    for seed in range(4):
+        x, _, given = rows(seed)
+        state = init(jax.random.key(0), part(x, given, slice(CLEAN)))
+        for i, at in enumerate(batches(), start=1):
+            agrees = np.asarray(algo.predict(state, x)) == given
+            state, _ = step(state, part(x, given, at))
+            status = np.asarray(state.per_seed.status)
+            for before in list(batches())[:i]:
+                for k in range(K):
+                    own = (given == k) & (status != RowStatus.PENDING)
+                    agree = (own & agrees)[before].sum()
+                    wanted = max(agree, min(least, own[before].sum()))
+                    kept = own & (status == RowStatus.KEPT)
+                    assert kept[before].sum() == wanted
+                    saved += wanted > agree
+    assert saved
 
 
 def test_no_row_of_an_arrival_with_padding_is_missed():
@@ -205,3 +231,5 @@ def test_a_sweep_cleans_and_the_baselines_are_untouched():
 def test_bad_windows():
     with pytest.raises(ValueError, match=r"cleaning_window .*-1 for all, got -2"):
         algorithm(-2)
+    with pytest.raises(TypeError, match="cleaning_window must be a whole number, got"):
+        algorithm(2.5)

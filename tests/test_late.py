@@ -2,12 +2,14 @@
 
 import functools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rad_jax
-from rad_jax import noise, sweep
+from rad_jax import noise, schedules, sweep
 from rad_jax.datasets import StreamData
+from rad_jax.types import Selection, SelectionScheme
 
 K, CLEAN, SIZE, ARRIVALS, TEST = 3, 15, 8, 6, 30
 
@@ -32,18 +34,19 @@ def data():
     )
 
 
-def run(delay, *, rate=0.0, window=None, learner=None, arms=None):
+def run(delay, *, rate=0.0, window=None, learner=None, arms=None, kind=None, clean=0):
     return sweep.prepare(
         data(),
         arms or [sweep.Arm("basic", rad_jax.basic(), one_model=True)],
         label_model=rad_jax.nearest_centroid(),
         classifier=learner or rad_jax.nearest_centroid(),
         noise_rates=[rate],
-        noise=noise.symmetric(0.0),
+        noise=kind or noise.symmetric(0.0),
         num_seeds=2,
         validation_fraction=0.0,
         memory_window=window,
         label_delay=delay,
+        cleaning_window=clean,
     ).run()
 
 
@@ -112,10 +115,34 @@ def test_late_labels_are_judged_when_they_come(delay, window):
 
 
 def test_a_delay_does_not_change_the_noise():
-    now, late = run(0, rate=0.4), run(2, rate=0.4)
+    """Neither its draws nor its rate: both go by when a batch arrived."""
+    kind = noise.scheduled(
+        noise.independent(0.0),
+        schedules.linear(0.2, 0.8, 1, ARRIVALS),
+    )
+    now, late = (run(delay, rate=1.0, kind=kind) for delay in (0, 2))
     a, b = (r.history["realised_noise"][0, 0] for r in (now, late))
+    assert len(set(a[:, 1:-2].ravel().tolist())) > 3
     np.testing.assert_array_equal(a[:, 1:-2], b[:, 3:])
     assert np.isnan(b[:, 1:3]).all()
+
+
+def test_cleaning_goes_by_the_batches_that_have_labels():
+    """At arrival i labels of batch i - 2 come: batches before it are selected again."""
+
+    def apply(params, state, evidence, *, key):
+        labelled = evidence.valid & (evidence.label >= 0)
+        keep = labelled & (state != 2)  # all of it, but when the third batch comes
+        chosen = Selection(keep, evidence.label, jnp.zeros_like(keep))
+        return chosen, state + jnp.any(labelled)
+
+    scheme = SelectionScheme(lambda params: jnp.int32(0), apply, ())
+    arms = [sweep.Arm("not then", scheme, one_model=True)]
+    for window in (0, 1, 2):
+        kept = run(2, arms=arms, clean=window).history["kept"][0, 0, 0]
+        np.testing.assert_array_equal(
+            kept, SIZE * np.array([0, 0, 0, 1, 2, 2 - window, 3])
+        )
 
 
 def test_neighbours_and_experts_with_late_labels():
@@ -138,6 +165,7 @@ def test_neighbours_and_experts_with_late_labels():
     ("options", "message"),
     [
         ({"delay": -1}, "label_delay must be .*at least 0, got -1"),
+        ({"delay": ARRIVALS}, f"label_delay must be below the 6 .*, got {ARRIVALS}"),
         ({"delay": 3, "window": 31}, "memory_window=31 .*3 batches late.*at least 32"),
     ],
 )

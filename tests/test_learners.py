@@ -725,9 +725,11 @@ def mlp_by_hand(layers, batches, x, y, rate):
 
 
 def layers_of(weights):
+    """[kernel [D, H], bias [H]] of each layer of an MLP."""
+    layers = [weights[name] for name in sorted(weights)]
     return [
-        [np.asarray(weights[name][part], np.float64) for part in ("kernel", "bias")]
-        for name in sorted(weights)
+        [np.asarray(layer["kernel"].T, np.float64), np.asarray(layer["bias"], float)]
+        for layer in layers
     ]
 
 

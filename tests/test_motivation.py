@@ -17,7 +17,7 @@ from rich.console import Console
 from sklearn.neighbors import KNeighborsClassifier
 
 import rad_jax
-from experiments import motivation, names, reference, study
+from experiments import devices, motivation, names, reference, study
 from experiments.study import Config
 from rad_jax import offline
 
@@ -488,5 +488,5 @@ def test_bad_flags(arguments, message, tmp_path):
 
 def test_one_cpu_device_per_core_is_asked_for_once_only():
     before = len(jax.devices())
-    motivation.use_all_cores()  # JAX has started: without effect, without error
+    devices.use_all_cores()  # JAX has started: without effect, without error
     assert len(jax.devices()) == before

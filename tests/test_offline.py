@@ -19,6 +19,7 @@ from rad_jax import (
     offline,
     schedules,
 )
+from rad_jax import devices as rad_devices
 
 K, SIZE, NUM_TEST = 3, 90, 60
 KEYS = {"init_key": jax.random.key(0), "order_key": jax.random.key(1)}
@@ -178,7 +179,7 @@ def devices():
 
 def test_runs_that_memory_does_not_hold_go_in_chunks(monkeypatch, devices):
     def plan(free, **options):
-        monkeypatch.setattr(offline, "_free_bytes", lambda: free)
+        monkeypatch.setattr(rad_devices, "free_bytes", lambda: free)
         return offline.plan(NETWORK, (1000, 5), 100, 50, num_classes=K, **options)
 
     ample = plan(10**12)

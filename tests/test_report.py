@@ -258,6 +258,9 @@ def png_size(path):
     return struct.unpack(">II", head[16:24])
 
 
+PLOTS = (report.plot_accuracy, report.plot_selection, report.plot_prequential)
+
+
 class TestPictures:
     @pytest.mark.parametrize("plot", [report.plot_accuracy, report.plot_selection])
     def test_size_grows_with_rates(self, plot, tmp_path):
@@ -271,7 +274,7 @@ class TestPictures:
         assert 2.5 * width < wide < 4 * width
         assert 1.7 * height < high < 2.2 * height
 
-    @pytest.mark.parametrize("plot", [report.plot_accuracy, report.plot_selection])
+    @pytest.mark.parametrize("plot", PLOTS)
     @pytest.mark.parametrize(
         "changes",
         [
@@ -306,6 +309,30 @@ class TestPictures:
         assert titles[:2] == ["noise rate 0.2: 25% wrong", "noise rate 0.4: 50% wrong"]
         texts = [text.get_text() for text in drawn[0].axes[1].texts]
         assert [text.split(" (")[0] for text in texts] == ["noise-free share 0.500"]
+
+    def test_the_noise_is_drawn_once_and_as_it_came_out(self, tmp_path, monkeypatch):
+        figure_class = importlib.import_module("matplotlib.figure").Figure
+        drawn = []
+        monkeypatch.setattr(
+            figure_class, "savefig", lambda self, path, **_: drawn.append(self)
+        )
+        monkeypatch.setattr(files.os, "replace", lambda *_: None)
+        made = make_result(noise_rates=(0.4,))
+        report.plot_prequential(made, tmp_path / "x.png")
+        user, alone, noise = drawn[0].axes
+        for axes, metric in (
+            (user, "prequential_accuracy"),
+            (alone, "classifier_prequential_accuracy"),
+        ):
+            drawn_means = [line.get_ydata() for line in axes.get_lines()]
+            np.testing.assert_allclose(
+                drawn_means, statistics.nan_mean(made.history[metric][:, 0], axis=1)
+            )
+        (line,) = noise.get_lines()
+        np.testing.assert_allclose(
+            line.get_ydata(),
+            statistics.nan_mean(made.history["realised_noise"][0, 0], axis=0),
+        )
 
     def test_what_is_drawn(self, result, tmp_path, monkeypatch):
         """Every scheme in every panel, the means as its line, the majority dotted."""
@@ -460,6 +487,7 @@ def test_write_report_writes_every_file(result, tmp_path):
         "config.json",
         "accuracy.png",
         "selection.png",
+        "prequential.png",
     }
 
 

@@ -178,6 +178,11 @@ def test_equal_schedules_share_compiled_code():
     one = noise.scheduled(noise.symmetric(1.0), schedules.sin(0.4, 0.2, 5))
     other = noise.scheduled(noise.symmetric(0.3), schedules.sin(0.5, 0.1, 9))
     assert one._replace(params=None) == other._replace(params=None)
+    short, long = (
+        noise.scheduled(noise.symmetric(1.0), pieces((start, 4), (4, stop)))
+        for start, stop in ((0, 9), (1, 20))
+    )
+    assert short._replace(params=None) == long._replace(params=None)
 
 
 # --- errors --------------------------------------------------------------------------
@@ -192,6 +197,11 @@ def test_equal_schedules_share_compiled_code():
         (lambda: schedules.uniform(0.5, 0.1), "lo must not be above hi, got lo=0.5"),
         (lambda: schedules.gaussian(2.0, 0.1), r"mean must lie in \[0, 1\], got 2.0"),
         (lambda: schedules.gaussian(0.2, -0.1), "sd must be finite and at least 0"),
+        (lambda: schedules.gaussian(0.2, 1e39), r"sd must be finite .*, got 1e\+39"),
+        (lambda: schedules.sin(0.5, 0.3, np.inf), "period must be .*, got inf"),
+        (lambda: schedules.sin(0.5, 0.3, 1e-60), "period must be .*, got 1e-60"),
+        (lambda: schedules.linear(0, 1, 0, 2**31), "at most 2.31-1, got 2147483648"),
+        (lambda: schedules.constant("0.2"), r"rate must lie in \[0, 1\], got 0.2"),
         (lambda: schedules.gaussian(0.2, math.nan), "sd must be finite"),
         (lambda: schedules.sin(0.8, 0.3, 5), r"mid ± half_range must lie in \[0, 1\]"),
         (lambda: schedules.sin(0.2, 0.3, 5), r"mid ± half_range must lie in \[0, 1\]"),
@@ -238,6 +248,13 @@ def test_a_piece_that_is_no_schedule():
         schedules.piecewise([(0, 5, 0.4)])
 
 
+def test_a_piece_without_its_bounds():
+    with pytest.raises(TypeError, match=r"pieces\[0\] must be \(start, stop, sch"):
+        schedules.piecewise([(0, schedules.constant(0.1))])
+    with pytest.raises(TypeError, match="whole numbers"):
+        schedules.piecewise([("1", None, schedules.constant(0.1))])
+
+
 @pytest.mark.parametrize("bounds", [(0, 3), (1, 6), (1, None)])
 def test_a_nested_schedule_must_cover_its_piece(bounds):
     with pytest.raises(ValueError, match="defined from 1 to 5"):
@@ -258,6 +275,12 @@ def test_only_a_noise_with_a_rate_can_be_scheduled():
     bare = noise.Noise(noise.symmetric(0.1).apply, ())
     with pytest.raises(ValueError, match="rate"):
         noise.scheduled(bare, schedules.constant(0.1))
+
+
+def test_a_noise_follows_one_schedule():
+    model = noise.scheduled(noise.symmetric(0.1), schedules.constant(0.1))
+    with pytest.raises(ValueError, match=r"no schedule yet, got .*piecewise joins"):
+        noise.scheduled(model, schedules.constant(0.2))
 
 
 def test_a_scheduled_noise_needs_the_index():

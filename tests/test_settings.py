@@ -113,8 +113,9 @@ def test_a_matrix_is_read_from_its_file(name, tmp_path):
         ([[0.5, 0.5]], "must be square"),
         ([[0.5, 0.5], [0.5, 0.4]], "rows (true classes) that sum to 1, row 1"),
         ([[1.5, -0.5], [0.0, 1.0]], "entries of at least 0, got -0.5"),
-        ([["a", "b"], [0.0, 1.0]], "cannot be read: could not convert"),
-        ([[0.5, 0.5], [1.0]], "cannot be read"),
+        ([["a", "b"], [0.0, 1.0]], "line 1 must be numbers between commas (the file"),
+        ([["0.5;0.5"], ["0.5;0.5"]], "line 1 must be numbers between commas"),
+        ([[0.5, 0.5], [1.0]], "line 2 has 1 numbers, those before it have 2"),
         ([], "must hold numbers"),
     ],
 )
@@ -127,14 +128,23 @@ def test_a_bad_matrix_is_named(matrix, says, tmp_path):
 
 def test_a_file_that_is_no_matrix_is_named(tmp_path):
     (tmp_path / "t.npy").write_bytes(b"\x93NUMPY")
+    np.savez(tmp_path / "zip.npz", np.eye(2))
+    (tmp_path / "zip.npz").rename(tmp_path / "zip.npy")
     for name, says in [
         ("t.npy", "cannot be read"),
+        ("zip.npy", "cannot be read"),
         ("absent.csv", "No such file"),
         ("t.txt", ".csv or .npy"),
     ]:
         with pytest.raises(ValueError, match=f"--noise_matrix=.*{name}") as caught:
             noises.read_matrix(str(tmp_path / name))
         assert says in str(caught.value)
+
+
+def test_a_matrix_with_the_mark_of_a_spreadsheet(tmp_path):
+    (tmp_path / "t.csv").write_text("0.75,0.25\n0,1\n", encoding="utf-8-sig")
+    read = noises.read_matrix(str(tmp_path / "t.csv"))
+    np.testing.assert_array_equal(read, [[0.75, 0.25], [0, 1]])
 
 
 # --- from flags to a noise ------------------------------------------------------------
@@ -398,6 +408,26 @@ def test_a_run_obeys_its_flags(tmp_path):
         (
             {"sweep_budget": (0.1,), "schemes": ("basic",)},
             "--sweep_budget needs one of active_limited, slim_limited among --schemes",
+        ),
+        (
+            {"sweep_budget": (0.1,), "sweep_uncertainty": ("margin", "doubt")},
+            "--sweep_uncertainty has the unknown 'doubt'; known: margin, cross_entropy",
+        ),
+        (
+            {"sweep_budget": (0.1, 0.1 + 1e-9)},
+            "--sweep_budget must be shares that differ in six digits, got 0.1,0.1000",
+        ),
+        (
+            {"noise_schedule": "0-9:constant(0);9-99999999999:constant(0)"},
+            "at most 2.31-1, got 99999999999",
+        ),
+        (
+            {"sweep_uncertainty": ("margin", "cent")},
+            "--sweep_uncertainty=margin,cent needs --sweep_budget",
+        ),
+        (
+            {"new_classes": "expert", "schemes": ("basic", "slim")},
+            "--new_classes=expert needs one of active, active_limited, slim_limited",
         ),
         ({"drift": "abrupt"}, "--drift=abrupt is not for --dataset=digits, but for"),
         ({"dataset": "synthetic", "num_classes": 1}, "--num_classes must be"),

@@ -29,6 +29,7 @@ FILES = {
     "config.json",
     "accuracy.png",
     "selection.png",
+    "prequential.png",
 }
 TABLES = sorted(name for name in FILES if name.endswith(".csv"))
 #: The metrics that summary.csv must have.
@@ -191,7 +192,7 @@ def test_two_runs_with_one_seed_write_equal_tables(runs):
 
 
 def test_pictures_are_pictures(folder):
-    for name in ("accuracy.png", "selection.png"):
+    for name in ("accuracy.png", "selection.png", "prequential.png"):
         content = (folder / name).read_bytes()
         assert content.startswith(b"\x89PNG\r\n\x1a\n")
         assert len(content) > 10_000

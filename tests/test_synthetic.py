@@ -241,6 +241,12 @@ def test_sizes_out_of_range(name):
         synthetic.arrays(make(), **{**SIZES, name: 0})
 
 
+@pytest.mark.parametrize("change", [{"num_batches": 10**8}, {"test_size": 10**9}])
+def test_more_numbers_than_can_be_stored(change):
+    with pytest.raises(ValueError, match=r"at most 1,000,000,000 numbers are stored"):
+        synthetic.arrays(make(), **SIZES | change)
+
+
 def test_too_few_names():
     with pytest.raises(ValueError, match=r"class_names must be 3, .* got 1"):
         synthetic.arrays(make(), **SIZES, class_names=["a"])

@@ -279,5 +279,42 @@ def test_half_of_a_clean_sample_is_not_enough_to_ask_for():
         estimate(np.ones((2, K)) / K, np.zeros(2, int), clean_label=jnp.zeros(2, int))
 
 
+PROBS = np.full((3, K), 1 / K)
+
+
+@pytest.mark.parametrize(
+    ("probs", "given", "options", "message"),
+    [
+        (np.where(np.eye(3, K) > 0, np.nan, PROBS), [0, 1, 2], {}, "row 0 .*3 of 3"),
+        (PROBS - 1, [0, 1, 2], {}, "probs must be finite and at least 0"),
+        (PROBS, [0, K, 2], {}, r"given must lie in -1\.\.3, got 4 \(1 of 3"),
+        (PROBS, [0, -2, 2], {}, "given must lie in .*, got -2"),
+        (PROBS, [0.0, 1.0, 2.0], {}, "given must have an integer dtype"),
+        (PROBS, [0, 1], {}, r"probs must be \[M, K\] .* \(3, 4\) and \(2,\)"),
+        (np.ones((3, 1)), [0, 0, 0], {}, "K >= 2 classes"),
+        (PROBS, [0, 1, 2], {"clean_probs": np.ones((1, 3))}, "clean_probs must have 4"),
+        (PROBS, [0, 1, 2], {"clean_label": [K]}, "clean_label must lie in"),
+    ],
+)
+def test_bad_rows_are_named(probs, given, options, message):
+    if options:
+        options = {"clean_probs": np.ones((1, K)) / K, "clean_label": [0]} | options
+    with pytest.raises(ValueError, match=message):
+        estimate(probs, given, np.ones(len(given), bool), **options)
+
+
+def test_lists_and_float64_will_do():
+    """What scikit-learn's predict_proba returns, and without rows the identity."""
+    rng = np.random.default_rng(0)
+    probs, given = rng.dirichlet(np.ones(K), 9), rng.integers(0, K, 9)
+    counted = np.ones(9, bool)
+    expected = estimate(probs.astype(np.float32), given).matrix
+    for form in (lambda x: x, np.ndarray.tolist):
+        got = transition.estimate(form(probs), form(given), form(counted)).matrix
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+    none = transition.estimate(probs[:0], given[:0], counted[:0])
+    np.testing.assert_allclose(none.matrix, np.eye(K), atol=1e-5)
+
+
 def test_it_is_exported_beside_the_noise():
     assert noise.estimate_transition_matrix is transition.estimate

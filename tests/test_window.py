@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rad_jax
-from rad_jax import sweep
+from rad_jax import memory, sweep
 from rad_jax.datasets import StreamData
 from rad_jax.online import OnlineRad
 from rad_jax.types import Batch, RowStatus
@@ -67,9 +67,8 @@ def algorithm(learner, **options):
         selection=rad_jax.basic(),
         num_classes=K,
         memory_capacity=WINDOW,
-        validation_fraction=0.0,
         sliding_window=True,
-        **options,
+        **({"validation_fraction": 0.0} | options),
     )
 
 
@@ -106,6 +105,27 @@ def test_neighbours_of_the_last_rows_alone(num_candidates, padding):
         assert sorted(ids) == sorted(row for row, _ in stay)
         assert int(info.overflow) == 0
     assert min(window) > CLEAN  # the clean rows are long forgotten
+
+
+@pytest.mark.parametrize("num_candidates", [3, 30])
+def test_labels_of_forgotten_rows_do_not_vote(num_candidates):
+    """Neither before models learn of the new rows, nor where none of those is kept."""
+    algo = algorithm(rad_jax.knn(3, num_candidates=num_candidates))
+    x, _, given = rows()
+    state = jax.jit(algo.init)(jax.random.key(0), part(slice(CLEAN)))
+    judge, learn = jax.jit(algo.judge), jax.jit(algo.learn)
+    for i, at in enumerate(list(batches())[:3]):
+        batch = part(at)
+        state, _ = judge(state, batch._replace(label=jnp.full_like(batch.label, -1)))
+        stay = range(max(0, CLEAN + (i + 1) * SIZE - WINDOW), CLEAN)
+        probs = np.full((9, K), 1 / K)
+        if stay:
+            probs = votes([(row, given[row]) for row in stay], x[:9], 3)
+        np.testing.assert_allclose(algo.predict_proba(state, x[:9]), probs, atol=1e-6)
+        if i != 1:  # one batch is learned late, together with the next
+            state = learn(state)
+        np.testing.assert_allclose(algo.predict_proba(state, x[:9]), probs, atol=1e-6)
+    assert not stay
 
 
 @pytest.mark.parametrize(
@@ -174,20 +194,20 @@ def stream_data():
         initial_labels=true[:CLEAN],
         features=x[cut].reshape(ARRIVALS, SIZE, 3),
         labels=true[cut].reshape(ARRIVALS, SIZE),
-        test_features=x[:9] + 0.3,
-        test_labels=true[:9],
+        test_features=x + 0.3,
+        test_labels=true,
         num_classes=K,
         class_names=("a", "b", "c"),
     )
 
 
-def prepare(window):
+def prepare(window, scheme=rad_jax.basic, rate=0.3):
     return sweep.prepare(
         stream_data(),
-        [sweep.Arm("basic", rad_jax.basic())],
+        [sweep.Arm("scheme", scheme())],
         label_model=rad_jax.nearest_centroid(),
         classifier=rad_jax.knn(3),
-        noise_rates=[0.3],
+        noise_rates=[rate],
         num_seeds=2,
         memory_window=window,
         validation_fraction=0.0,
@@ -203,6 +223,18 @@ def test_a_sweep_with_a_window():
     assert prepare(WINDOW).estimated_bytes < prepare(None).estimated_bytes
 
 
+def test_neighbours_of_test_rows_in_a_sweep_are_those_of_the_window():
+    x, true, _ = rows()
+    result = prepare(WINDOW, rad_jax.no_selection, rate=0.0).run()
+    for i in range(ARRIVALS + 1):
+        last = CLEAN + i * SIZE
+        stored = [(row, true[row]) for row in range(max(0, last - WINDOW), last)]
+        right = votes(stored, x + 0.3, 3).argmax(axis=1) == true
+        np.testing.assert_allclose(
+            result.history["classifier_accuracy"][0, 0, :, i], right.mean(), atol=1e-6
+        )
+
+
 def test_online_use_never_fills_up():
     x, _, given = rows()
     online = OnlineRad(
@@ -213,6 +245,52 @@ def test_online_use_never_fills_up():
         online.step(x[at], given[at])
     known = set(range(TOTAL - WINDOW, TOTAL))
     assert set(online.suspects().row_id.tolist()) <= known
+
+
+def test_online_use_forgets_ids_with_their_rows():
+    """Ids of forgotten rows are free again; those remembered or validating are not."""
+    x, _, given = rows()
+    algo = algorithm(rad_jax.nearest_centroid(), validation_fraction=0.25)
+    online = OnlineRad(algo, max_batch_size=SIZE)
+    online.start(x[:CLEAN], given[:CLEAN])
+    trained = set(np.asarray(online.state.shared.memory.row_id).tolist()) - {-1}
+    validates = set(range(CLEAN)) - trained
+    for at in batches():
+        verdict = online.step(x[at], given[at])
+    assert verdict.row_id.tolist() == list(range(TOTAL - SIZE, TOTAL))
+    for used in (min(validates), TOTAL - 1, TOTAL - WINDOW):
+        with pytest.raises(ValueError, match=rf"row_ids \[{used}\] have been used"):
+            online.judge(x[:1], given[:1], row_ids=[used])
+    gone = min(trained)
+    with pytest.raises(ValueError, match=rf"\[{gone}\] are not stored: .*forgotten"):
+        online.answer([gone], [0])
+    assert online.judge(x[:1], given[:1], row_ids=[gone]).row_id.tolist() == [gone]
+    online.answer([gone], [2])
+    stored, label = online.state.shared.memory, online.state.per_seed.label
+    assert np.asarray(label)[np.asarray(stored.row_id) == gone].tolist() == [2]
+
+
+def test_default_ids_of_an_endless_stream_begin_anew():
+    x, _, given = rows()
+    online = OnlineRad(algorithm(rad_jax.nearest_centroid()), max_batch_size=SIZE)
+    online.start(x[:CLEAN], given[:CLEAN])
+    online.judge(x[:2], given[:2], row_ids=[2**31 - 1, CLEAN])
+    ids = online.judge(x[:3], given[:3]).row_id
+    assert ids.tolist() == [CLEAN + 1, CLEAN + 2, CLEAN + 3]
+
+
+def test_a_ring_goes_on_where_int32_ends():
+    """The count is taken back, by rounds; the oldest rows still make room."""
+    ring = memory.empty(7, (1,))
+    ring = ring._replace(count=jnp.int32(7 * ((2**30 - 4) // 7)))
+    valid = jnp.ones(5, bool)
+    for i in range(4):
+        ids = jnp.arange(5 * i, 5 * i + 5)
+        ring, _ = memory.write(ring, jnp.zeros((5, 1)), ids, valid, i, sliding=True)
+        last = np.arange(max(0, 5 * i + 5 - 7), 5 * i + 5)
+        stored = np.asarray(ring.row_id)
+        assert sorted(stored[stored >= 0]) == last.tolist()
+    assert 7 <= int(ring.count) < 100
 
 
 @pytest.mark.parametrize(

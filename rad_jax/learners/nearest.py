@@ -68,7 +68,7 @@ def smallest(values: Array, k: int) -> tuple[Array, Array]:
 def flat(features: Array) -> Array:
     """``[N, *S] -> [N, D]`` float32."""
     width = math.prod(features.shape[1:])
-    return features.reshape(features.shape[0], width).astype(jnp.float32)
+    return jnp.asarray(features, jnp.float32).reshape(features.shape[0], width)
 
 
 def distances2(queries: Array, rows: Array) -> Array:

@@ -17,9 +17,12 @@ class KNNModel(NamedTuple):
     Attributes:
       label: ``[M]`` int16, the label with which the row in a slot votes, -1 for rows
         that do not vote.
+      arrival: int32 scalar, when it was fitted. Rows that arrived later do not vote:
+        they may stand in the slots of rows since forgotten.
     """
 
     label: Array
+    arrival: Array
 
 
 class _Found(NamedTuple):
@@ -62,14 +65,13 @@ def _complete(
     model: KNNModel, memory, queries: Array, lists, found: _Found, k: int
 ) -> _Found:
     """Searches all of memory for queries whose list ended before k voters came."""
-    voter = jnp.where(memory.valid, model.label, UNLABELLED)
-    votes = voter != UNLABELLED
+    votes = model.label != UNLABELLED
     cut_off = jnp.isfinite(lists.distance2[-1])  # the list is full: more rows exist
     needed = jnp.minimum(k, jnp.sum(votes, dtype=jnp.int32))
     missing = cut_off & (found.count < needed)
     rows = nearest.flat(memory.features)
     reach = min(k, rows.shape[0])
-    label, distance2 = exhaustive.searcher(reach)(missing, voter, queries, rows)
+    label, distance2 = exhaustive.searcher(reach)(missing, model.label, queries, rows)
     short = ((0, 0), (0, k - reach))
     label = jnp.pad(label, short, constant_values=UNLABELLED)
     distance2 = jnp.pad(distance2, short, constant_values=jnp.inf)
@@ -102,19 +104,24 @@ def _functions(k: int, weighting: str, num_candidates: int):
 
     def init(spec, params, key):
         del params, key
-        return KNNModel(jnp.full(spec.capacity, UNLABELLED, LABEL_DTYPE))
+        label = jnp.full(spec.capacity, UNLABELLED, LABEL_DTYPE)
+        return KNNModel(label, jnp.zeros((), jnp.int32))
 
     def fit(spec, params, model, examples: Examples, *, init_key, order_key):
         del spec, params, init_key, order_key
         voting = examples.valid & (examples.weight > 0)
         label = jnp.where(voting, examples.label, UNLABELLED).astype(LABEL_DTYPE)
-        return KNNModel(jnp.where(jnp.any(voting), label, model.label))
+        fitted = KNNModel(label, jnp.asarray(examples.arrival, jnp.int32))
+        some = jnp.any(voting)
+        return jax.tree.map(lambda new, old: jnp.where(some, new, old), fitted, model)
 
     def predict_proba(spec, params, model, memory, queries: Queries):
         del params
         features = nearest.flat(queries.features)
         lists = queries.prepared[preparation.name]
         chex.assert_shape(lists.slot, (num_candidates, features.shape[0]))
+        present = memory.valid & (memory.arrived <= model.arrival)
+        model = model._replace(label=jnp.where(present, model.label, UNLABELLED))
         found = _walk(model, lists, k)
         found = _complete(model, memory, features, lists, found, k)
         return _vote(found, weighting, spec.num_classes)

@@ -1,0 +1,298 @@
+"""Chunks of seeds: how many go together, what they gave, and keeping it on disk."""
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rad_jax import devices
+from rad_jax.files import atomic_path
+
+_HISTORY = "history/"
+_SETTINGS = "settings.json"
+
+
+class Part(NamedTuple):
+    """What was measured for some seeds; axes are scheme, rate, seed and more.
+
+    Attributes:
+      seeds: n ids.
+      history: by metric, ``[S, R, n, T + 1]``.
+      confusion: ``[S, R, n, K, K]``.
+      classifier_confusion: likewise of C alone.
+    """
+
+    seeds: tuple[int, ...]
+    history: dict[str, np.ndarray]
+    confusion: np.ndarray
+    classifier_confusion: np.ndarray
+
+    def take(self, count: int) -> "Part":
+        """The first seeds only."""
+        return Part(
+            self.seeds[:count],
+            {name: x[:, :, :count] for name, x in self.history.items()},
+            self.confusion[:, :, :count],
+            self.classifier_confusion[:, :, :count],
+        )
+
+    def to_bytes(self) -> bytes:
+        """As a file of NumPy arrays (.npz)."""
+        file = io.BytesIO()
+        arrays = {_HISTORY + name: x for name, x in self.history.items()}
+        np.savez(
+            file,
+            seeds=np.asarray(self.seeds),
+            confusion=self.confusion,
+            classifier_confusion=self.classifier_confusion,
+            **arrays,  # type: ignore[arg-type]
+        )
+        return file.getvalue()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "Part":
+        """What `to_bytes` made.
+
+        Raises:
+          ValueError: it is something else.
+        """
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                return Part(
+                    tuple(arrays["seeds"].tolist()),
+                    {
+                        name.removeprefix(_HISTORY): arrays[name]
+                        for name in arrays.files
+                        if name.startswith(_HISTORY)
+                    },
+                    arrays["confusion"],
+                    arrays["classifier_confusion"],
+                )
+        except (zipfile.BadZipFile, KeyError, EOFError, AttributeError) as error:
+            raise ValueError(f"it does not hold a chunk: {error}") from error
+
+
+def join(parts: Sequence[Part]) -> Part:
+    """Parts of different seeds as one, in the order of the seeds."""
+    seeds = [seed for part in parts for seed in part.seeds]
+    order = np.argsort(seeds)
+
+    def along_seeds(arrays) -> np.ndarray:
+        return np.concatenate(arrays, axis=2)[:, :, order]
+
+    return Part(
+        tuple(sorted(seeds)),
+        {
+            name: along_seeds([part.history[name] for part in parts])
+            for name in parts[0].history
+        },
+        along_seeds([part.confusion for part in parts]),
+        along_seeds([part.classifier_confusion for part in parts]),
+    )
+
+
+class Size(NamedTuple):
+    """How a sweep is cut.
+
+    Attributes:
+      num_devices: over which the runs of a chunk are spread.
+      seeds_per_chunk: seeds computed together.
+      num_chunks: how often.
+      num_bytes: estimated memory on all devices together.
+    """
+
+    num_devices: int
+    seeds_per_chunk: int
+    num_chunks: int
+    num_bytes: int
+
+
+def size(
+    num_seeds: int,
+    runs_per_seed: int,
+    shared_bytes: int,
+    seed_bytes: int,
+    *,
+    seeds_per_chunk: int | None = None,
+    num_devices: int | None = None,
+) -> Size:
+    """How many seeds go together, on how many devices.
+
+    Args:
+      num_seeds: all of them.
+      runs_per_seed: of the largest group of runs.
+      shared_bytes: what each device holds whatever the number of seeds.
+      seed_bytes: what a seed adds.
+      seeds_per_chunk: by default as many as half of the free memory holds, in chunks
+        of about the same number.
+      num_devices: by default all, but no more than there are runs, nor, where devices
+        share their memory (CPU), than leave room for a seed.
+
+    Raises:
+      ValueError: there are fewer devices, or fewer seeds than a chunk is to have.
+    """
+    if seeds_per_chunk is not None and not 1 <= seeds_per_chunk <= num_seeds:
+        raise ValueError(
+            f"seeds_per_chunk={seeds_per_chunk} must lie in 1..{num_seeds}: there are "
+            f"num_seeds={num_seeds} seeds"
+        )
+
+    def room(count: int) -> float:
+        free = devices.free_bytes(count)
+        if free is None:
+            return math.inf
+        return devices.MEMORY_SHARE * free - count * shared_bytes
+
+    if num_devices is None:
+        together = seeds_per_chunk or num_seeds
+        count = min(devices.mesh().size, runs_per_seed * together)
+        in_common = devices.free_bytes(1) == devices.free_bytes(count)
+        while in_common and count > 1 and room(count) < seed_bytes:
+            count -= 1
+    else:
+        count = devices.mesh(num_devices).size
+    if seeds_per_chunk is None:
+        seed_bytes = max(1, seed_bytes)
+        fitting = int(min(room(count), num_seeds * seed_bytes) // seed_bytes)
+        seeds_per_chunk = math.ceil(num_seeds / math.ceil(num_seeds / max(1, fitting)))
+    return Size(
+        count,
+        seeds_per_chunk,
+        math.ceil(num_seeds / seeds_per_chunk),
+        count * shared_bytes + seeds_per_chunk * seed_bytes,
+    )
+
+
+def cut(seeds: Sequence[int], seeds_per_chunk: int) -> Iterator[tuple[list[int], int]]:
+    """Chunks of seeds, all as long.
+
+    Yields:
+      The seeds, the last of all once more where they do not suffice; how many of them
+      count.
+    """
+    for first in range(0, len(seeds), seeds_per_chunk):
+        chunk = list(seeds[first : first + seeds_per_chunk])
+        yield chunk + chunk[-1:] * (seeds_per_chunk - len(chunk)), len(chunk)
+
+
+def run(
+    seeds: Sequence[int],
+    seeds_per_chunk: int,
+    run_chunk: Callable[..., tuple[Part, tuple[float, float]]],
+    num_arrivals: int,
+    progress: Callable[[int], None] | None,
+    store: "Store | None",
+) -> tuple[Part, tuple[float, float]]:
+    """Runs the chunks that a store does not hold, one after the other.
+
+    Args:
+      seeds: all of them.
+      seeds_per_chunk: as many in each call.
+      run_chunk: ``(seeds, progress) -> (part, (compile_seconds, run_seconds))``.
+      num_arrivals: of a chunk.
+      progress: called with the number of arrivals done, over all chunks.
+      store: where finished chunks are and go.
+
+    Returns:
+      Everything, and the seconds spent.
+    """
+    parts = []
+    if store is not None:
+        parts = [part for part in store.finished if set(part.seeds) <= set(seeds)]
+    finished = {seed for part in parts for seed in part.seeds}
+    left = list(cut([s for s in seeds if s not in finished], seeds_per_chunk))
+    before = num_arrivals * (math.ceil(len(seeds) / seeds_per_chunk) - len(left))
+    before = max(0, before)  # earlier chunks may have been of another size
+    compiling = running = 0.0
+    for chunk, count in left:
+
+        def report(done: int, before: int = before) -> None:
+            if progress is not None:
+                progress(before + done)
+
+        part, (compiled_in, ran_in) = run_chunk(chunk, report)
+        parts.append(part.take(count))
+        if store is not None:
+            store.save(parts[-1])
+        before += num_arrivals
+        compiling, running = compiling + compiled_in, running + ran_in
+    return join(parts), (compiling, running)
+
+
+class Store:
+    """Finished chunks on disk, so that a killed run loses at most the one it was at."""
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], *, resume: bool
+    ) -> None:
+        """Looks at what an earlier run has left; nothing is written yet.
+
+        Args:
+          folder: of this run alone.
+          settings: what results depend on, by name; anything that JSON can hold.
+          resume: go on from what is there.
+
+        Raises:
+          ValueError: there are chunks, and `resume` is false, or they are of other
+            settings, or a file is damaged.
+        """
+        self._folder, self._settings = folder, json.loads(json.dumps(settings))
+        files = sorted(folder.glob("seeds_*.npz"))
+        if files and not resume:
+            raise ValueError(
+                f"{folder} holds {len(files)} finished chunks of a run that did not "
+                "end: go on with --resume, or delete that folder"
+            )
+        if files:
+            self._compare()
+        self.finished: list[Part] = []
+        for file in files:
+            try:
+                self.finished.append(Part.from_bytes(file.read_bytes()))
+            except ValueError as error:
+                raise ValueError(f"{file} cannot be read: {error}") from error
+
+    def _compare(self) -> None:
+        file = self._folder / _SETTINGS
+        try:
+            there = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{file} cannot be read: {error}") from error
+        differ = differences(there, self._settings)
+        if differ:
+            raise ValueError(
+                f"--resume: the chunks in {self._folder} are of a run with other "
+                f"{'; '.join(f'{k} ({a}, now {b})' for k, (a, b) in differ.items())}"
+            )
+
+    def save(self, part: Part) -> None:
+        """Writes a chunk, whole or not at all."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with atomic_path(self._folder / _SETTINGS) as path:
+            path.write_text(json.dumps(self._settings, indent=2), encoding="utf-8")
+        with atomic_path(self._folder / f"seeds_{part.seeds[0]:07}.npz") as path:
+            path.write_bytes(part.to_bytes())
+
+    def remove(self) -> None:
+        """Deletes what `save` wrote, and the folder if nothing else is in it."""
+        for file in (*self._folder.glob("seeds_*.npz"), self._folder / _SETTINGS):
+            file.unlink(missing_ok=True)
+        if self._folder.is_dir() and not any(self._folder.iterdir()):
+            self._folder.rmdir()
+
+
+def differences(
+    there: Mapping[str, Any], here: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Names whose values differ, with both values; None where there is none."""
+    names = [*here, *(name for name in there if name not in here)]
+    return {
+        name: (there.get(name), here.get(name))
+        for name in names
+        if there.get(name) != here.get(name)
+    }

@@ -1,0 +1,302 @@
+"""Sweeps over several devices and in chunks: the same as on one device at once."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_sweep import BY_INITIALISATION, BY_ORDER, Compilations, blobs
+
+from rad_jax import chunks, devices, program, selection, sweep
+from rad_jax.statistics import HISTORY_METRICS
+from rad_jax.sweep import Arm
+
+DEVICES = 4
+ARMS = (
+    Arm("slim", selection.basic(), one_model=True),
+    Arm("basic", selection.basic()),
+    Arm("active_limited", selection.active_limited(3)),
+)
+NUM_SEEDS = 6
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _four_devices():
+    if jax.local_device_count() < DEVICES:
+        pytest.skip(f"needs {DEVICES} devices, there are {jax.local_device_count()}")
+
+
+def prepare(arms=ARMS, **options):
+    defaults = {
+        "label_model": BY_INITIALISATION,
+        "classifier": BY_ORDER,
+        "noise_rates": (0.4,),
+        "num_seeds": NUM_SEEDS,
+        "seed": 3,
+        "randomness": "double_random",
+    }
+    return sweep.prepare(blobs(), arms, **defaults | options)
+
+
+@functools.cache
+def reference():
+    """One device, all seeds at once."""
+    return prepare(num_devices=1).run()
+
+
+def assert_same(got, expected):
+    """To rounding: at most a row of 200 moves, or one of those that were selected."""
+    assert got.seeds == expected.seeds
+    rows = {"kept": 1, "queries": 1, "wasted_queries": 1, "realised_noise": 0}
+    for name in HISTORY_METRICS:
+        np.testing.assert_allclose(
+            got.history[name],
+            expected.history[name],
+            rtol=1e-5,
+            atol=1e-5 + rows.get(name, 1 / 20),
+            err_msg=name,
+        )
+    for name in ("accuracy", "purity", "kept"):  # and hardly ever
+        differ = ~np.isclose(got.history[name], expected.history[name], equal_nan=True)
+        assert differ.mean() < 0.02, name
+    for name in ("confusion", "classifier_confusion"):
+        moved = np.abs(getattr(got, name) - getattr(expected, name)).sum((-1, -2))
+        assert moved.max() <= 2, name
+
+
+# --- devices --------------------------------------------------------------------------
+
+
+def test_six_seeds_on_four_devices():
+    """2 x 6 and 6 runs, the latter filled up to 8."""
+    planned = prepare(num_devices=4)
+    assert planned.num_devices == 4
+    with Compilations() as compilations:
+        result = planned.run()
+    assert compilations.of_parts() == {"begin": 1, "advance": 1, "finish": 1}
+    assert_same(result, reference())
+    # Runs differ, so that runs that changed places would be seen.
+    final = reference().history["accuracy"][:, 0, :, -1]
+    assert len({tuple(x) for x in reference().history["accuracy"][1, 0]}) == NUM_SEEDS
+    assert len(np.unique(final)) > 5
+
+
+def test_seeds_that_share_models():
+    """Keys of initialisation and order go to every device whole."""
+    one, three = (
+        prepare(ARMS[:1], randomness="fixed_model", num_devices=n, num_seeds=3).run()
+        for n in (1, 3)
+    )
+    assert_same(three, one)
+
+
+def test_every_device_works_at_its_part(monkeypatch):
+    planned = prepare(num_devices=4)
+    seen = []
+    call = program.Compiled.__call__
+
+    def spy(self, *args):
+        out = call(self, *args)
+        seen.append(out)
+        return out
+
+    monkeypatch.setattr(program.Compiled, "__call__", spy)
+    planned.run()
+    _, figures = seen[0]
+    for group in figures:
+        shards = group["accuracy"].addressable_shards
+        assert len({s.device for s in shards}) == 4
+        assert {s.data.size for s in shards} == {group["accuracy"].size // 4}
+    confusion = seen[-1][0][0]
+    assert confusion.shape[0] == 12
+    assert {s.data.shape[0] for s in confusion.addressable_shards} == {3}
+
+
+def test_more_devices_than_there_are():
+    with pytest.raises(ValueError, match=r"num_devices=64 .* 1\.\.\d+.* cpu devices"):
+        prepare(num_devices=64)
+    with pytest.raises(ValueError, match="num_devices=0"):
+        prepare(num_devices=0)
+
+
+def test_no_more_devices_than_runs():
+    assert prepare(num_seeds=1).num_devices == 2
+    assert prepare().num_devices == jax.local_device_count()
+    assert prepare(seeds_per_chunk=1).num_devices == 2
+
+
+def test_fill_up():
+    assert devices.fill_up(6, 4).tolist() == [0, 1, 2, 3, 4, 5, 5, 5]
+    assert devices.fill_up(8, 4).tolist() == list(range(8))
+    assert devices.fill_up(1, 1).tolist() == [0]
+
+
+def test_free_bytes_is_of_this_machine():
+    free = devices.free_bytes()
+    assert free is None or 10**6 < free < 10**14
+
+
+def test_unalias_copies_buffers_that_stand_twice_on_a_mesh():
+    mesh = devices.mesh(2)
+    x = devices.put(jnp.arange(4.0), mesh, devices.RUNS)
+    one = {"a": x, "b": x, "c": devices.put(jnp.ones(2), mesh)}
+    own = program.unalias(one)
+    for name in one:
+        np.testing.assert_array_equal(own[name], one[name])
+        assert own[name].sharding == one[name].sharding
+    jax.jit(lambda t: jax.tree.map(lambda x: x + 1, t), donate_argnums=0)(own)
+
+
+# --- chunks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_devices", "size"), [(1, 2), (4, 4)])
+def test_chunks_give_the_same_and_compile_once(num_devices, size):
+    planned = prepare(seeds_per_chunk=size, num_devices=num_devices)
+    num_chunks = -(-NUM_SEEDS // size)
+    assert (planned.seeds_per_chunk, planned.num_chunks) == (size, num_chunks)
+    done = []
+    with Compilations() as compilations:
+        result = planned.run(done.append)
+    assert compilations.of_parts() == {"begin": 1, "advance": 1, "finish": 1}
+    assert done == list(range(1, 4 * num_chunks + 1))
+    assert_same(result, reference())
+    assert planned.estimated_bytes < prepare(num_devices=num_devices).estimated_bytes
+
+
+def test_a_later_block_of_seeds():
+    """What a process of several makes."""
+    block = prepare(num_seeds=2, first_seed=4, num_devices=1).run()
+    assert block.seeds == (4, 5)
+    whole = reference()
+    for name in ("accuracy", "kept", "realised_noise"):
+        np.testing.assert_allclose(
+            block.history[name], whole.history[name][:, :, 4:], rtol=1e-5, atol=1.001
+        )
+        exact = np.isclose(block.history[name], whole.history[name][:, :, 4:])
+        nan = np.isnan(block.history[name])
+        assert (exact | nan).mean() > 0.98
+    with pytest.raises(ValueError, match="first_seed"):
+        prepare(first_seed=-1)
+
+
+@pytest.mark.parametrize("given", [0, 7, -1])
+def test_a_chunk_beyond_the_seeds(given):
+    with pytest.raises(ValueError, match=rf"seeds_per_chunk={given} .*num_seeds=6"):
+        prepare(seeds_per_chunk=given)
+
+
+def test_the_default_is_what_memory_holds(monkeypatch):
+    whole = prepare(num_devices=1)
+    assert whole.num_chunks == 1
+
+    def planned(free, **options):
+        monkeypatch.setattr(devices, "free_bytes", lambda count=None: free)
+        return prepare(**{"num_devices": 1} | options)
+
+    tight = planned(2 * whole.estimated_bytes - 2)
+    assert (tight.seeds_per_chunk, tight.num_chunks) == (3, 2)  # not 5 and 1
+    assert tight.estimated_bytes <= whole.estimated_bytes
+    assert planned(2 * whole.estimated_bytes).num_chunks == 1
+    assert planned(1).seeds_per_chunk == 1
+    assert planned(None).num_chunks == 1
+    # Devices that share their memory: fewer of them, before nothing fits.
+    assert planned(1, num_devices=None).num_devices == 1
+
+
+def test_cut():
+    cut = list(chunks.cut(range(10, 17), 3))
+    assert cut == [([10, 11, 12], 3), ([13, 14, 15], 3), ([16, 16, 16], 1)]
+
+
+# --- finished chunks on disk ----------------------------------------------------------
+
+SETTINGS = {"seed": 3, "hidden": (28, 28), "noise_rates": [0.4]}
+
+
+class Killed(Exception):
+    pass
+
+
+def kill_after(done):
+    def progress(now):
+        if now > done:
+            raise Killed
+
+    return progress
+
+
+@functools.cache
+def in_chunks():
+    return prepare(seeds_per_chunk=2, num_devices=1)
+
+
+def test_a_killed_run_goes_on(tmp_path):
+    folder = tmp_path / "chunks"
+    with pytest.raises(Killed):
+        in_chunks().run(kill_after(5), chunks.Store(folder, SETTINGS, resume=False))
+    assert sorted(f.name for f in folder.iterdir()) == [
+        "seeds_0000000.npz",
+        "settings.json",
+    ]
+    store = chunks.Store(folder, SETTINGS, resume=True)
+    assert [part.seeds for part in store.finished] == [(0, 1)]
+    done = []
+    result = in_chunks().run(done.append, store)
+    assert done == list(range(5, 13))
+    unbroken = in_chunks().run()
+    for name in HISTORY_METRICS:
+        np.testing.assert_array_equal(result.history[name], unbroken.history[name])
+    np.testing.assert_array_equal(result.confusion, unbroken.confusion)
+
+    all_there = chunks.Store(folder, SETTINGS, resume=True)
+    again = in_chunks().run(pytest.fail, all_there)  # nothing is left to do
+    np.testing.assert_array_equal(again.confusion, unbroken.confusion)
+    all_there.remove()
+    assert not folder.exists()
+
+
+def test_chunks_of_another_run_are_refused(tmp_path):
+    folder = tmp_path / "chunks"
+    with pytest.raises(Killed):
+        in_chunks().run(kill_after(5), chunks.Store(folder, SETTINGS, resume=False))
+    with pytest.raises(ValueError, match=r"1 finished chunks .* --resume"):
+        chunks.Store(folder, SETTINGS, resume=False)
+    other = {"seed": 4, "hidden": (28, 28), "alpha": "test", "noise_rates": [0.4]}
+    with pytest.raises(ValueError, match="--resume") as caught:
+        chunks.Store(folder, other, resume=True)
+    assert "seed (3, now 4); alpha (None, now test)" in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+    (folder / "seeds_0000000.npz").write_bytes(b"PK damaged")
+    with pytest.raises(ValueError, match=r"seeds_0000000\.npz cannot be read"):
+        chunks.Store(folder, SETTINGS, resume=True)
+    (folder / "settings.json").write_text(json.dumps(SETTINGS)[:-5])
+    with pytest.raises(ValueError, match=r"settings\.json cannot be read"):
+        chunks.Store(folder, SETTINGS, resume=True)
+
+
+def test_nothing_to_resume_is_a_new_run(tmp_path):
+    store = chunks.Store(tmp_path / "none", SETTINGS, resume=True)
+    assert store.finished == []
+    store.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_survives_the_disk():
+    part = chunks.Part(
+        (3, 4),
+        {"accuracy": np.arange(12.0).reshape(1, 1, 2, 6)},
+        np.arange(18).reshape(1, 1, 2, 3, 3),
+        np.ones((1, 1, 2, 3, 3), int),
+    )
+    again = chunks.Part.from_bytes(part.to_bytes())
+    assert again.seeds == (3, 4)
+    np.testing.assert_array_equal(again.history["accuracy"], part.history["accuracy"])
+    np.testing.assert_array_equal(again.confusion, part.confusion)
+    other = part._replace(seeds=(0, 9))
+    joined = chunks.join([part, other])
+    assert joined.seeds == (0, 3, 4, 9)
+    np.testing.assert_array_equal(joined.confusion[0, 0, 3], part.confusion[0, 0, 1])
