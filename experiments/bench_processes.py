@@ -85,7 +85,7 @@ def memory_tasks(sizes: Sizes) -> dict[str, dict[str, Any]]:
         for name, (label, classifier) in pairs.items()
     }
     forest = tasks["L = mlp, C = random_forest"]
-    forest["num_rows"] = max(500, forest["num_rows"] // 4)  # trees take their time
+    forest["num_rows"] = max(500, sizes.memory_rows // 4)  # trees take their time
     return tasks | {
         "slim vgg": image | {"label_model": "vgg", "classifier": "vgg"},
     }
