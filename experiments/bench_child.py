@@ -138,6 +138,7 @@ def memory(task: dict[str, Any]) -> dict[str, Any]:
         classifier=classifier,
         noise_rates=[_RATE],
         num_seeds=task["num_seeds"],
+        seeds_per_chunk=task["num_seeds"],
     )
     compiled = planned.compiled_bytes()
     return {

@@ -64,9 +64,14 @@ def plot(parts: Mapping[str, Part], path: str | os.PathLike[str]) -> bool:
     for axes, (prefix, part, label, color) in zip(grid, panels, strict=True):
         _line(axes, *points(part.figures, prefix), color)
         axes.set_ylabel(label)
-        axes.set_title(part.title.split(":")[0].split(",")[0], fontsize=9, loc="left")
+        what = part.title.split(":")[0].split(",")[0]
+        axes.set_title(f"{what}; bars: least to greatest", fontsize=9, loc="left")
         if prefix == "seconds_per_seed":
             axes.set_yscale("log")
+            ticker = require("matplotlib.ticker")
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_locator(ticker.NullLocator())
         else:
             axes.set_ylim(bottom=0)
     with atomic_path(path) as temporary:

@@ -84,6 +84,8 @@ def memory_tasks(sizes: Sizes) -> dict[str, dict[str, Any]]:
         name: table | {"label_model": label, "classifier": classifier}
         for name, (label, classifier) in pairs.items()
     }
+    forest = tasks["L = mlp, C = random_forest"]
+    forest["num_rows"] = max(500, sizes.memory_rows // 4)  # trees take their time
     return tasks | {
         "slim vgg": image | {"label_model": "vgg", "classifier": "vgg"},
     }

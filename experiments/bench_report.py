@@ -9,7 +9,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from experiments import sklearn_study
+from experiments import devices
 from experiments.bench_presets import AIMS, Sizes
 from experiments.bench_timing import Part
 
@@ -21,7 +21,7 @@ def machine() -> dict[str, Any]:
         "device": device.device_kind,
         "platform": device.platform,
         "devices": len(jax.devices()),
-        "cores": sklearn_study.num_workers(),
+        "cores": devices.num_cores(),
         "processor": platform.processor() or platform.machine(),
         "python": platform.python_version(),
         "jax": jax.__version__,

@@ -8,6 +8,10 @@ from absl import flags as absl_flags
 from experiments import bench_gemm, bench_online, flags, sources, stream
 from experiments.bench_presets import PARTS, PRESETS, Sizes
 
+#: Of the classes of the made-up stream, such that neighbours in 115 dimensions tell
+#: something.
+_SEPARATION = 6.0
+
 #: Flags that, if given, replace a size of the preset, and that size.
 _SIZES = {
     "initial_size": "initial_size",
@@ -17,7 +21,6 @@ _SIZES = {
     "num_seeds": "online_seeds",
     "steps_per_batch": "steps",
     "epochs": "epochs",
-    "repeats": "repeats",
 }
 
 
@@ -56,7 +59,7 @@ def define_flags() -> None:
         absl_flags.FLAGS.set_default(name, value)
     meaning = {
         "dataset": f"Of online, scaling by seeds, and latency: {sources.KNOWN}; by "
-        "default synthetic, of --width=115 and --num_classes=11.",
+        "default synthetic, of --width=115, --num_classes=11 and --separation=6.",
         "num_seeds": "Of online; by default the preset's.",
         "label_model": "L, of scaling and latency.",
         "classifier": "C, of scaling and latency.",
@@ -80,6 +83,10 @@ def sizes_from_flags() -> Sizes:
             if value is None or value < 1:
                 raise ValueError(f"--{name} must be at least 1, got {value}")
             changed[size] = value
+    if given.repeats is not None:
+        if given.repeats < 1:
+            raise ValueError(f"--repeats must be at least 1, got {given.repeats}")
+        changed |= {"repeats": given.repeats, "online_repeats": given.repeats}
     if given.seeds is not None:
         seeds = tuple(sorted(set(flags.numbers("seeds", given.seeds, int))))
         if not seeds or seeds[0] < 1:
@@ -103,6 +110,8 @@ def config_from_flags() -> stream.Config:
             config = dataclasses.replace(config, width=bench_gemm.WIDTHS[0])
         if not absl_flags.FLAGS["num_classes"].present:
             config = dataclasses.replace(config, num_classes=bench_gemm.WIDTHS[-1])
+        if not absl_flags.FLAGS["separation"].present:
+            config = dataclasses.replace(config, separation=_SEPARATION)
     return config
 
 

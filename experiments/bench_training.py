@@ -7,31 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
+from rad_jax import devices
 from rad_jax.types import Array, Examples, Learner, Spec, as_arrays
-
-_AXIS = "seeds"
-
-
-def mesh_of(num_devices: int) -> Mesh:
-    """The first so many devices in a row."""
-    return jax.make_mesh(
-        (num_devices,),
-        (_AXIS,),
-        axis_types=(jax.sharding.AxisType.Auto,),
-        devices=jax.devices()[:num_devices],
-    )
-
-
-def over_devices(function: Callable, mesh: Mesh, in_specs: Any) -> Callable:
-    """The function, each device with its share of what `in_specs` shards."""
-    if mesh.size == 1:
-        return function
-    return jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=P(_AXIS), check_vma=False
-    )
 
 
 def training(
@@ -59,9 +37,8 @@ def training(
       A function without arguments that trains, and returns the models.
     """
     num_seeds = len(labels)
-    mesh = mesh_of(min(num_seeds, num_devices or len(jax.devices())))
-    runs = -(-num_seeds // mesh.size) * mesh.size
-    labels = labels[np.minimum(np.arange(runs), num_seeds - 1)].astype(np.int16)
+    mesh = devices.mesh(min(num_seeds, num_devices or len(jax.local_devices())))
+    labels = labels[devices.fill_up(num_seeds, mesh.size)].astype(np.int16)
     size = len(features)
     spec = Spec(features.shape[1:], num_classes, size)
     init_key, order_key = jax.random.key(0), jax.random.key(1)
@@ -81,20 +58,21 @@ def training(
             spec, params, model, examples, init_key=init_key, order_key=order_key
         )
 
-    everywhere, apart = NamedSharding(mesh, P()), NamedSharding(mesh, P(_AXIS))
-    several = jax.vmap(fit, in_axes=(None, None, 0, 0))
     model = jax.jit(learner.init, static_argnums=0)(spec, params, init_key)
-    models = jax.tree.map(lambda x: jnp.broadcast_to(x, (runs, *x.shape)), model)
+    shape = (len(labels),)
+    models = jax.tree.map(lambda x: jnp.broadcast_to(x, shape + x.shape), model)
     arguments = (
-        *jax.device_put((features, jnp.ones((), jnp.int32)), everywhere),
-        *jax.device_put((models, labels), apart),
+        *devices.put((features, jnp.ones((), jnp.int32)), mesh),
+        *devices.put((models, labels), mesh, devices.RUNS),
     )
-    compiled = (
-        jax.jit(over_devices(several, mesh, (P(), P(), P(_AXIS), P(_AXIS))))
-        .lower(*arguments)
-        .compile()
+    several, options = devices.over_runs(
+        jax.vmap(fit, in_axes=(None, None, 0, 0)),
+        mesh,
+        (devices.SHARED, devices.SHARED, devices.RUNS, devices.RUNS),
+        devices.RUNS,
     )
-    return lambda: compiled(*arguments)
+    compiled = jax.jit(several, **options).lower(*arguments).compile()
+    return functools.partial(compiled, *arguments)
 
 
 def products(size: int) -> dict[str, tuple[Callable[[], Any], int]]:
@@ -104,8 +82,8 @@ def products(size: int) -> dict[str, tuple[Callable[[], Any], int]]:
       By how they use the devices, a function and the number of floating point
       operations it makes: one product on the first device, and one on each.
     """
-    devices = jax.devices()
-    repeats = 1 if devices[0].platform == "cpu" else 16  # to last longer than a launch
+    local = jax.local_devices()
+    repeats = 1 if local[0].platform == "cpu" else 16  # to last longer than a launch
     found: dict[str, tuple[Callable[[], Any], int]] = {}
 
     def multiply(a: Array, b: Array) -> Array:
@@ -113,18 +91,20 @@ def products(size: int) -> dict[str, tuple[Callable[[], Any], int]]:
             a = a @ b
         return a
 
-    for count in sorted({1, len(devices)}):
-        mesh = mesh_of(count)
-        shape = (count * size, size)
-        a = jax.random.normal(jax.random.key(0), shape) / size**0.5
-        a = jax.device_put(a, NamedSharding(mesh, P(_AXIS)))
-        b = jax.device_put(np.asarray(a[:size]), NamedSharding(mesh, P()))
-        compiled = (
-            jax.jit(over_devices(multiply, mesh, (P(_AXIS), P()))).lower(a, b).compile()
+    for count in sorted({1, len(local)}):
+        mesh = devices.mesh(count)
+        a = jax.random.normal(jax.random.key(0), (count * size, size)) / size**0.5
+        arguments = (
+            devices.put(np.asarray(a), mesh, devices.RUNS),
+            devices.put(np.asarray(a[:size]), mesh),
         )
+        several, options = devices.over_runs(
+            multiply, mesh, (devices.RUNS, devices.SHARED), devices.RUNS
+        )
+        compiled = jax.jit(several, **options).lower(*arguments).compile()
         name = "on one device" if count == 1 else f"on each of {count} devices"
         found[name] = (
-            functools.partial(compiled, a, b),
+            functools.partial(compiled, *arguments),
             repeats * count * 2 * size**3,
         )
     return found

@@ -15,27 +15,24 @@ import jax.numpy as jnp
 
 from rad_jax import ensemble, memory
 from rad_jax.arrivals import shared_parts
+from rad_jax.models import model_parts, trained_on
 from rad_jax.state import Arrival, Info, Params, PerSeed, Revisited, Shared
 from rad_jax.types import (
     LABEL_DTYPE,
     UNLABELLED,
     Array,
     Evidence,
-    Examples,
     Expert,
     Learner,
     PRNGKey,
     Queries,
     RowStatus,
     SelectionScheme,
-    Spec,
     as_arrays,
 )
-from rad_jax.validation import accuracy
 
-# What keys are folded with. A single model is a classifier: it trains as C would.
-_LABEL_MODEL, _CLASSIFIER, _TIES, _EXPERT, _CLEANING = range(5)
-_AGAIN = 1 << 20
+# What an arrival's key is folded with; 0 and 1 are the models' (`rad_jax.models`).
+_TIES, _EXPERT, _CLEANING = 2, 3, 4
 
 
 class Engine(NamedTuple):
@@ -109,92 +106,6 @@ def classify(per_seed: PerSeed, probs: tuple[Array, ...]) -> Array:
     return ensemble.combine(*probs, *per_seed.alpha)
 
 
-def _trained_on(per_seed: PerSeed) -> Array:
-    status = per_seed.status
-    return (status == RowStatus.KEPT) | (status == RowStatus.VERIFIED)
-
-
-def _model_parts(
-    learners: tuple[Learner, ...], num_classes: int, capacity: int, calibrate: bool
-):
-    roles = (_CLASSIFIER,) if len(learners) == 1 else (_LABEL_MODEL, _CLASSIFIER)
-
-    def spec_of(shared: Shared) -> Spec:
-        return Spec(shared.memory.features.shape[1:], num_classes, capacity)
-
-    def make(shared: Shared, init_key: PRNGKey, params: Params) -> tuple:
-        return tuple(
-            learner.init(spec_of(shared), p, jax.random.fold_in(init_key, role))
-            for learner, p, role in zip(learners, params.models, roles, strict=True)
-        )
-
-    def probabilities(
-        shared: Shared, per_seed: PerSeed, queries: Queries
-    ) -> tuple[Array, ...]:
-        out = []
-        for i, learner in enumerate(learners):
-            probs = learner.predict_proba(
-                spec_of(shared),
-                per_seed.params.models[i],
-                per_seed.models[i],
-                shared.memory,
-                queries,
-            )
-            chex.assert_shape(probs, (queries.features.shape[0], num_classes))
-            if calibrate:
-                probs = ensemble.apply_temperature(probs, per_seed.temperature[i])
-            out.append(probs)
-        return tuple(out)
-
-    def measure(shared: Shared, per_seed: PerSeed) -> PerSeed:
-        """Accuracies (and temperatures) on the validation rows."""
-        label, valid = shared.validation_label, shared.validation_valid
-        if not label.shape[0]:
-            return per_seed
-        if calibrate:
-            raw = probabilities(
-                shared,
-                per_seed._replace(temperature=jnp.ones(len(learners))),
-                shared.validation,
-            )
-            weight = valid.astype(jnp.float32)
-            fitted = [ensemble.fit_temperature(p, label, weight) for p in raw]
-            per_seed = per_seed._replace(temperature=jnp.stack(fitted))
-        probs = probabilities(shared, per_seed, shared.validation)
-        latest = jnp.stack([accuracy(p, label, valid) for p in probs])
-        return per_seed._replace(alpha_latest=latest)
-
-    def fit(shared: Shared, per_seed: PerSeed) -> PerSeed:
-        examples = Examples(
-            features=shared.memory.features,
-            row_id=shared.memory.row_id,
-            valid=shared.memory.valid,
-            arrival=shared.arrival,
-            label=per_seed.label,
-            weight=_trained_on(per_seed).astype(jnp.float32),
-            prepared=shared.prepared,
-        )
-        arrival_key = jax.random.fold_in(shared.order_key, shared.arrival)
-        again = jax.random.fold_in(arrival_key, _AGAIN + shared.times_learned)
-        arrival_key = jax.lax.select(shared.times_learned > 0, again, arrival_key)
-        models = tuple(
-            learner.fit(
-                spec_of(shared),
-                params,
-                model,
-                examples,
-                init_key=jax.random.fold_in(per_seed.init_key, role),
-                order_key=jax.random.fold_in(arrival_key, role),
-            )
-            for learner, params, model, role in zip(
-                learners, per_seed.params.models, per_seed.models, roles, strict=True
-            )
-        )
-        return per_seed._replace(models=models)
-
-    return make, probabilities, measure, fit
-
-
 @functools.cache
 def build(
     learners: tuple[Learner, ...],
@@ -224,7 +135,7 @@ def build(
     start, observe, track, extend = shared_parts(
         learners, capacity, validation_fraction, cleaning_window, sliding
     )
-    make, probabilities, measure, fit = _model_parts(
+    make, probabilities, measure, fit = model_parts(
         learners, num_classes, capacity, calibrate
     )
 
@@ -326,7 +237,7 @@ def build(
             seen = true_label
         counts = None
         if scheme.uses_class_counts:
-            remembered = known.valid & _trained_on(per_seed)
+            remembered = known.valid & trained_on(per_seed)
             classes = jnp.where(remembered, per_seed.label, num_classes)
             counts = jnp.zeros(num_classes, jnp.int32).at[classes].add(1, mode="drop")
         stored = arrival.valid & (arrival.slots < capacity)

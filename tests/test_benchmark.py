@@ -1,6 +1,5 @@
 """The benchmark: what it computes from times, what it writes and refuses."""
 
-import dataclasses
 import io
 import itertools
 import json
@@ -8,6 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -257,24 +258,67 @@ def test_training_is_each_seeds_own_whatever_the_devices():
 # --- whole runs -----------------------------------------------------------------------
 
 
-def test_scaling_part():
-    sizes = SMALL._replace(seeds=(1, 2), share_seeds=(), arrivals=(4,), rows=(80,))
-    # No gradient steps to compile.
-    learners = {"label_model": "nearest_centroid", "classifier": "nearest_centroid"}
-    config = dataclasses.replace(CONFIG, **learners)
-    config = bench_settings.run_config(config, sizes)
+class _Run(NamedTuple):
+    """A sweep that takes 2 s, 1 s a seed and arrival, and 1 ms a gradient step."""
+
+    num_seeds: int
+    num_arrivals: int
+    num_steps: int
+
+    def run(self):
+        per_arrival = self.num_seeds * self.num_arrivals
+        return SimpleNamespace(
+            run_seconds=2.0 + per_arrival + 1e-3 * self.num_steps, compile_seconds=5.0
+        )
+
+
+def test_scaling_figures(monkeypatch):
+    def prepare(config, data):
+        arrivals = len(data.labels)
+        steps = config.num_seeds * arrivals * config.steps_per_batch
+        return _Run(config.num_seeds, arrivals, steps)
+
+    monkeypatch.setattr(stream, "prepare", prepare)
+    sizes = SMALL._replace(
+        seeds=(1, 4), share_seeds=(4,), arrivals=(4, 8), rows=(200, 400), steps=1000
+    )
+    config = bench_settings.run_config(CONFIG, sizes)
     part = bench_scaling.measure(config, sizes, QUIET)
     positive(part)
-    assert [row["run"] for row in part.rows] == [
+    rows = {row["run"]: row for row in part.rows}
+    assert list(rows) == [
         "1 seeds",
-        "2 seeds",
+        "4 seeds",
         "4 arrivals",
-        "80 rows",
+        "8 arrivals",
+        "200 rows",
+        "400 rows",
     ]
-    for name in ("seconds_per_seed_gain.1_seeds", "arrival_time_growth.4_arrivals"):
-        assert part.figures[name].median == 1.0
-    seconds = part.rows[1]["seconds"].median
-    assert part.rows[1]["seconds_per_seed"].median == pytest.approx(seconds / 2)
+
+    # 2 arrivals: 2 + 2 + 2 s for one seed, 2 + 8 + 8 for four.
+    assert part.figures["seconds_per_seed.1_seeds"].median == pytest.approx(6.0)
+    assert part.figures["seconds_per_seed.4_seeds"].median == pytest.approx(4.5)
+    assert part.figures["seconds_per_seed_gain.4_seeds"].median == pytest.approx(
+        6 / 4.5
+    )
+    assert part.figures["seconds_per_seed_gain.1_seeds"].median == pytest.approx(1.0)
+    assert rows["4 seeds"]["training's_share"].median == pytest.approx(8 / 18)
+    assert rows["1 seeds"]["training's_share"] is None
+    # 8 seeds, as many arrivals: 2 + 32 + 32 s, then 2 + 64 + 64.
+    growth = part.figures["arrival_time_growth.8_arrivals"]
+    assert growth.median == pytest.approx((130 / 8) / (66 / 4))
+    assert part.figures["arrival_time_growth.400_rows"].median == pytest.approx(1.0)
+    assert rows["4 arrivals"]["ms_per_seed_and_arrival"].median == pytest.approx(
+        1e3 * 66 / 8 / 4
+    )
+
+
+@pytest.mark.slow
+def test_scaling_part():
+    sizes = SMALL._replace(seeds=(1, 2), share_seeds=(2,), arrivals=(4,), rows=(80,))
+    part = bench_scaling.measure(bench_settings.run_config(CONFIG, sizes), sizes, QUIET)
+    assert len(part.rows) == 4
+    assert all(row["seconds"].min > 0 for row in part.rows)
 
 
 def test_streams_that_grow_are_as_long_as_they_say():

@@ -105,7 +105,7 @@ def test_compile_part(monkeypatch):
 
 def test_a_child_that_fails_says_why():
     with pytest.raises(
-        RuntimeError, match=r"task compilation ended .* --dataset=nowhe"
+        RuntimeError, match=r"task compilation ended .* --dataset=nowhere"
     ):
         bench_processes.child(
             "compilation", cache_dir="", config={"dataset": "nowhere"}

@@ -9,40 +9,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rad_jax.learners.image_ops import CONVOLUTIONS, FORMULATIONS, max_pool
 from rad_jax.learners.neural import network
 from rad_jax.learners.training import Training, check_learning_rate
 from rad_jax.types import Array, Learner, PRNGKey, PyTree
 
 #: Channels of the two convolutions of each block; each block halves the image.
 CHANNELS = (64, 128, 196)
-#: How a convolution is computed; "auto" is "shifts" on CPU and "native" elsewhere.
-FORMULATIONS = ("auto", "native", "shifts")
-
-
-def _native(x: Array, kernel: Array) -> Array:
-    return jax.lax.conv_general_dilated(
-        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-
-
-def _shifts(x: Array, kernel: Array) -> Array:
-    """The image's nine shifts side by side, and one matrix product.
-
-    On CPU a native convolution is 20 times slower inside a loop.
-    """
-    batch, height, width, channels = x.shape
-    side = kernel.shape[0]
-    before = (side - 1) // 2
-    after = side - 1 - before
-    padded = jnp.pad(x, ((0, 0), (before, after), (before, after), (0, 0)))
-    shifts = [
-        padded[:, i : i + height, j : j + width]
-        for i in range(side)
-        for j in range(side)
-    ]
-    columns = jnp.concatenate(shifts, axis=-1).reshape(-1, side * side * channels)
-    product = columns @ kernel.reshape(side * side * channels, -1)
-    return product.reshape(batch, height, width, -1)
 
 
 class Convolution(nn.Module):
@@ -62,12 +35,7 @@ class Convolution(nn.Module):
         shape = (3, 3, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.he_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
-        if self.formulation == "native":
-            out = _native(x, kernel)
-        elif self.formulation == "shifts":
-            out = _shifts(x, kernel)
-        else:
-            out = jax.lax.platform_dependent(x, kernel, cpu=_shifts, default=_native)
+        out = CONVOLUTIONS[self.formulation](x, kernel)
         return out + bias[None, None, None, :]
 
 
@@ -126,7 +94,7 @@ class VGG(nn.Module):
         for width in self.channels:
             for _ in range(2):
                 x = norm(Convolution(width, self.formulation)(x))
-            x = nn.max_pool(x, (2, 2), (2, 2))
+            x = max_pool(x)
         x = x.reshape(x.shape[0], -1)
         init = nn.initializers.he_normal()
         x = norm(nn.Dense(self.dense, kernel_init=init, name="hidden")(x))
