@@ -597,6 +597,56 @@ def taken(tree):
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
+@pytest.mark.parametrize(
+    ("num_rows", "width", "minibatch_size"),
+    [(1000, 64, 64), (1000, 64, 200), (30_000, 20, 100)],
+)
+def test_stated_bytes_of_an_mlp_are_what_the_compiler_plans(
+    num_rows, width, minibatch_size
+):
+    seeds = 16
+    learner = mlp(training=Training(minibatch_size=minibatch_size))
+    spec = Spec((width,), 11, num_rows)
+
+    def train(model, features, label, kept, seed_key):
+        data = Examples(
+            features=features,
+            row_id=jnp.arange(num_rows),
+            valid=jnp.ones(num_rows, bool),
+            arrival=jnp.ones((), jnp.int32),
+            label=label,
+            weight=kept.astype(jnp.float32),
+            prepared={},
+        )
+        keys = {"init_key": seed_key, "order_key": seed_key}
+        return learner.fit(spec, learner.params, model, data, **keys)
+
+    def shape(dtype, *sizes):
+        return jax.ShapeDtypeStruct(sizes, dtype)
+
+    one_key = jax.eval_shape(lambda: jax.random.key(0))
+    models = jax.eval_shape(
+        lambda k: jax.vmap(lambda k: learner.init(spec, learner.params, k))(
+            jax.random.split(k, seeds)
+        ),
+        one_key,
+    )
+    planned = (
+        jax.jit(jax.vmap(train, (0, None, 0, 0, None)), donate_argnums=0)
+        .lower(
+            models,
+            shape(jnp.float32, num_rows, width),
+            shape(jnp.int16, seeds, num_rows),
+            shape(jnp.bool_, seeds, num_rows),
+            one_key,
+        )
+        .compile()
+        .memory_analysis()
+    )
+    measured = planned.temp_size_in_bytes + planned.output_size_in_bytes
+    assert 0.75 < seeds * learner.bytes(spec, 0) / measured < 1.25
+
+
 @every_learner
 @pytest.mark.parametrize(
     "spec", [Spec((115,), 11, 20_000), Spec((8, 8), 10, 1_000)], ids=["iot", "digits"]

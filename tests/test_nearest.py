@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rad_jax import memory
 from rad_jax.learners import nearest
+from rad_jax.types import Spec
 
 G = nearest._GROUP
 smallest = jax.jit(nearest.smallest, static_argnums=1)
@@ -290,6 +291,17 @@ def test_stated_bytes_are_what_lists_take():
         preparation.build, (), memory.empty(9, (2,)), jnp.zeros((13, 2))
     )
     assert preparation.bytes(None, 13) == 4 * (lists.slot.size + lists.distance2.size)
+
+
+@pytest.mark.parametrize(("num_rows", "width"), [(20_000, 64), (50_000, 8)])
+def test_stated_bytes_of_the_search_are_what_the_compiler_plans(num_rows, width):
+    preparation = nearest.neighbour_lists(64)
+    store = jax.eval_shape(lambda: memory.empty(num_rows, (width,)))
+    queries = jax.ShapeDtypeStruct((1000, width), jnp.float32)
+    built = jax.jit(lambda store, queries: preparation.build((), store, queries))
+    planned = built.lower(store, queries).compile().memory_analysis()
+    stated = nearest.search_bytes(Spec((width,), 3, num_rows), 1000, 64)
+    assert 0.75 < stated / planned.temp_size_in_bytes < 1.25
 
 
 def test_flat():

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from rad_jax.learners.nearest import distances2, smallest
 from rad_jax.types import UNLABELLED, Array
 
-#: Numbers that are held at a time, for all seeds together.
-_BLOCK_FLOATS = 1 << 24
+#: Queries whose distances are computed at a time, and seeds that pick among them.
+_TOGETHER = 8
 
 
 def _search(
@@ -31,12 +31,11 @@ def _search(
 
     Returns:
       ``[R, Q, k]`` labels (-1 where there are fewer voters) and squared distances
-      (inf there), ordered by (distance, index). Of queries that no seed misses: -1
-      and inf.
+      (inf there), ordered by (distance, index). Where a seed misses no query of
+      those that are searched for together: -1 and inf.
     """
     num_seeds, num_queries = missing.shape
-    num_rows = rows.shape[0]
-    size = max(1, min(8, num_queries, _BLOCK_FLOATS // (num_seeds * num_rows)))
+    size, together = min(_TOGETHER, num_queries), min(_TOGETHER, num_seeds)
 
     def unfinished(carry):
         return jnp.any(carry[0])
@@ -45,19 +44,29 @@ def _search(
         wanted, out_label, out_distance2 = carry
         chosen, which = jax.lax.top_k(wanted.astype(jnp.int32), size)
         distance2 = distances2(queries[which], rows)
+        slot = jnp.where(chosen > 0, which, num_queries)
+        # Seldom do all seeds miss a query: the others would search for nothing.
+        missed = jnp.any(missing[:, which] & (chosen > 0)[None, :], axis=1)
+        seeds = jnp.argsort(~missed)
+        seeds = jnp.pad(seeds, (0, -num_seeds % together), constant_values=num_seeds)
 
         def pick(label: Array) -> tuple[Array, Array]:
             votes = label != UNLABELLED
             value, index = smallest(jnp.where(votes[None, :], distance2, jnp.inf), k)
             return jnp.where(jnp.isinf(value), UNLABELLED, label[index]), value
 
-        near_label, near_distance2 = jax.vmap(pick)(label)
-        slot = jnp.where(chosen > 0, which, num_queries)
-        return (
-            wanted.at[which].set(False),
-            out_label.at[:, slot].set(near_label, mode="drop"),
-            out_distance2.at[:, slot].set(near_distance2, mode="drop"),
-        )
+        def pick_some(i, out):
+            these = jax.lax.dynamic_slice(seeds, (i * together,), (together,))
+            near_label, near_distance2 = jax.vmap(pick)(label[these])
+            at = these[:, None], slot[None, :]
+            return (
+                out[0].at[at].set(near_label, mode="drop"),
+                out[1].at[at].set(near_distance2, mode="drop"),
+            )
+
+        turns = -(-jnp.sum(missed, dtype=jnp.int32) // together)
+        found = jax.lax.fori_loop(0, turns, pick_some, (out_label, out_distance2))
+        return wanted.at[which].set(False), *found
 
     shape = (num_seeds, num_queries, k)
     start = (

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from rad_jax.memory import Memory
-from rad_jax.types import Array, Preparation
+from rad_jax.types import Array, Preparation, Spec
 
 _GROUP = 32
 #: Candidates beyond the k wanted, so that rounding rarely leaves a query in doubt.
 _SLACK = 8
 #: Floats that one block of queries may take in temporaries.
-_BLOCK_FLOATS = 1 << 24
+_BLOCK_FLOATS = 1 << 23
 
 
 class NeighbourLists(NamedTuple):
@@ -183,9 +183,21 @@ def _search_directly(
     return distance2, index
 
 
-def _block_size(rows: Array, k: int) -> int:
-    num_rows, width = rows.shape
+def _block_size(num_rows: int, width: int, k: int) -> int:
+    """Queries that are searched for at a time."""
     return max(1, _BLOCK_FLOATS // (num_rows + k * width))
+
+
+def search_bytes(spec: Spec, num_queries: int, num_candidates: int) -> int:
+    """Memory that building lists takes beside them, measured on CPU.
+
+    Features twice (about their centre, and column by column) and, of one block of
+    queries, the bounds and what `smallest` makes of them.
+    """
+    width = math.prod(spec.feature_shape)
+    k = min(num_candidates, spec.capacity)
+    block = min(num_queries, _block_size(spec.capacity, width, k))
+    return 8 * spec.capacity * width + 8 * block * (spec.capacity + k * width)
 
 
 def _blocks(function, queries: Array, size: int):
@@ -213,7 +225,7 @@ def neighbour_lists(num_candidates: int) -> Preparation:
         distance2, slot = _blocks(
             lambda queries: search(queries, rows, memory.valid, k),
             flat(features),
-            _block_size(rows, k),
+            _block_size(*rows.shape, k),
         )
         short = ((0, 0), (0, num_candidates - k))
         slot = jnp.pad(slot, short, constant_values=memory.capacity)
@@ -235,7 +247,7 @@ def neighbour_lists(num_candidates: int) -> Preparation:
         distance2, index = _blocks(
             lambda queries: search(queries, rows, stored, k),
             flat(features),
-            _block_size(rows, k),
+            _block_size(*rows.shape, k),
         )
         slot = slots.at[index].get(mode="fill", fill_value=memory.capacity)
         merged_distance2, merged_slot = jax.lax.sort(

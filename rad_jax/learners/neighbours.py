@@ -130,7 +130,10 @@ def _functions(k: int, weighting: str, num_candidates: int):
         voters = num_queries * (k * 12 + spec.num_classes * 4)
         return spec.capacity * (2 + 4) + voters
 
-    return init, fit, predict_proba, preparation, nbytes
+    def workspace(spec, num_queries):
+        return nearest.search_bytes(spec, num_queries, num_candidates)
+
+    return init, fit, predict_proba, preparation, nbytes, workspace
 
 
 def knn(
@@ -168,7 +171,7 @@ def knn(
         num_candidates = max(64, 4 * k)
     if num_candidates < k:
         raise ValueError(f"num_candidates must be at least k={k}, got {num_candidates}")
-    init, fit, predict_proba, preparation, nbytes = _functions(
+    init, fit, predict_proba, preparation, nbytes, workspace = _functions(
         k, weighting, num_candidates
     )
     return Learner(
@@ -178,4 +181,5 @@ def knn(
         predict_proba=predict_proba,
         bytes=nbytes,
         preparation=preparation,
+        workspace=workspace,
     )

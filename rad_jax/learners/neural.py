@@ -234,9 +234,15 @@ def _functions(
             lambda key: init(spec, {}, key), jax.eval_shape(lambda: jax.random.key(0))
         )
         state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(model))
-        weights = sum(math.prod(x.shape) * 4 for x in jax.tree.leaves(model.weights))
-        own = 2 * state + 2 * weights + num_queries * spec.num_classes * 8
-        return own if seeds_in_turn else own + activations(spec, model)
+        probs = num_queries * spec.num_classes * 8
+        # The model as it is and as it was; and each row's weight.
+        own = 2 * state + probs + 4 * spec.capacity
+        if seeds_in_turn:
+            return own
+        # Seeds share the features; their kernels, which `activations` counts in, are
+        # there, and their gradients are beside.
+        size = min(training.minibatch_size, spec.capacity)
+        return own + activations(spec, model) - 4 * size * math.prod(spec.feature_shape)
 
     def activations(spec: Spec, model: NetworkModel) -> int:
         """What a gradient step keeps of the forward pass."""
