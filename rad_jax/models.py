@@ -21,6 +21,21 @@ def trained_on(per_seed: PerSeed) -> Array:
     return (status == RowStatus.KEPT) | (status == RowStatus.VERIFIED)
 
 
+def _traced_once(learner: Learner) -> Learner:
+    """The same, each function traced once for arguments of the same shapes.
+
+    A sweep predicts and trains in several places; tracing is what is left of its start
+    once compiled programs are cached on disk.
+    """
+    if not learner.traceable:
+        return learner
+    return learner._replace(
+        init=jax.jit(learner.init, static_argnums=0),
+        fit=jax.jit(learner.fit, static_argnums=0),
+        predict_proba=jax.jit(learner.predict_proba, static_argnums=0),
+    )
+
+
 def model_parts(
     learners: tuple[Learner, ...], num_classes: int, capacity: int, calibrate: bool
 ):
@@ -33,6 +48,7 @@ def model_parts(
         the validation rows.
       fit: ``(shared, per_seed) -> per_seed`` trained on what is kept and verified.
     """
+    learners = tuple(map(_traced_once, learners))
     roles = (CLASSIFIER,) if len(learners) == 1 else (LABEL_MODEL, CLASSIFIER)
 
     def spec_of(shared: Shared) -> Spec:
