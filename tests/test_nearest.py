@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rad_jax import memory
-from rad_jax.learners import nearest
+from rad_jax.learners import exhaustive, nearest
 from rad_jax.types import Spec
 
 G = nearest._GROUP
@@ -309,3 +309,36 @@ def test_flat():
     assert nearest.flat(jnp.zeros((5, 2, 3), jnp.uint8)).dtype == jnp.float32
     assert nearest.flat(jnp.zeros(5)).shape == (5, 1)
     assert nearest.flat(jnp.zeros((0, 2, 3))).shape == (0, 6)
+
+
+def test_the_search_on_finds_for_every_seed_what_it_misses():
+    """11 seeds, of which some miss all queries, some a few, some none."""
+    rng = np.random.default_rng(5)
+    seeds, num_queries, num_rows, k = 11, 19, 300, 3
+    rows = rng.normal(size=(num_rows, 4)).astype(np.float32)
+    queries = rng.normal(size=(num_queries, 4)).astype(np.float32)
+    label = np.where(
+        rng.random((seeds, num_rows)) < 0.3,
+        rng.integers(0, 5, (seeds, num_rows)),
+        -1,
+    ).astype(np.int16)
+    label[2] = -1
+    label[2, 7] = 4  # one voter only
+    share = np.asarray([0, 0.2, 1] * 4)[:seeds]
+    missing = rng.random((seeds, num_queries)) < share[:, None]
+    search_on = jax.vmap(exhaustive.searcher(k), in_axes=(0, 0, None, None))
+    found, distance2 = jax.jit(search_on)(missing, label, queries, rows)
+    true = ((queries[:, None].astype(float) - rows[None]) ** 2).sum(axis=2)
+    for seed, query in zip(*np.nonzero(missing), strict=True):
+        voters = np.flatnonzero(label[seed] >= 0)
+        nearest_voters = voters[np.argsort(true[query, voters])][:k]
+        short = (0, k - len(nearest_voters))
+        np.testing.assert_array_equal(
+            found[seed, query],
+            np.pad(label[seed, nearest_voters], short, constant_values=-1),
+        )
+        np.testing.assert_allclose(
+            distance2[seed, query],
+            np.pad(true[query, nearest_voters], short, constant_values=np.inf),
+            rtol=1e-5,
+        )

@@ -31,8 +31,8 @@ def _search(
 
     Returns:
       ``[R, Q, k]`` labels (-1 where there are fewer voters) and squared distances
-      (inf there), ordered by (distance, index). Where a seed misses no query of
-      those that are searched for together: -1 and inf.
+      (inf there), ordered by (distance, index), where a query is missing; elsewhere
+      they mean nothing.
     """
     num_seeds, num_queries = missing.shape
     size, together = min(_TOGETHER, num_queries), min(_TOGETHER, num_seeds)

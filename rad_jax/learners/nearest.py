@@ -52,17 +52,22 @@ def smallest(values: Array, k: int) -> tuple[Array, Array]:
     if size <= 2 * k * _GROUP:
         top, index = jax.lax.top_k(-values, k)
         return -top, index
-    num_groups = -(-size // _GROUP)
-    padded = jnp.pad(
-        values, ((0, 0), (0, num_groups * _GROUP - size)), constant_values=jnp.inf
-    )
-    grouped = padded.reshape(num_rows, num_groups, _GROUP)
-    _, group = jax.lax.top_k(-jnp.min(grouped, axis=-1), k)
+    # No padding: it would be compared element by element, with every group.
+    whole = size // _GROUP
+    inside = values[:, : whole * _GROUP].reshape(num_rows, whole, _GROUP)
+    least = jnp.min(inside, axis=-1)
+    if size % _GROUP:
+        rest = jnp.min(values[:, whole * _GROUP :], axis=-1, keepdims=True)
+        least = jnp.concatenate([least, rest], axis=1)
+    _, group = jax.lax.top_k(-least, k)
     group = jnp.sort(group, axis=-1)  # so that ties still go to the lower index
-    candidates = jnp.take_along_axis(grouped, group[:, :, None], axis=1)
-    top, position = jax.lax.top_k(-candidates.reshape(num_rows, k * _GROUP), k)
-    index = jnp.take_along_axis(group, position // _GROUP, axis=1) * _GROUP
-    return -top, index + position % _GROUP
+    within = jnp.arange(_GROUP, dtype=jnp.int32)[None, None, :]
+    index = (group[:, :, None] * _GROUP + within).reshape(num_rows, k * _GROUP)
+    candidates = jnp.take_along_axis(
+        values, index, axis=1, mode="fill", fill_value=jnp.inf
+    )
+    top, position = jax.lax.top_k(-candidates, k)
+    return -top, jnp.take_along_axis(index, position, axis=1)
 
 
 def flat(features: Array) -> Array:
@@ -183,8 +188,9 @@ def _search_directly(
     return distance2, index
 
 
-def _block_size(num_rows: int, width: int, k: int) -> int:
-    """Queries that are searched for at a time."""
+def _block_size(shape: tuple[int, ...], k: int) -> int:
+    """Queries that are searched for at a time among rows of a shape ``(M, D)``."""
+    num_rows, width = shape
     return max(1, _BLOCK_FLOATS // (num_rows + k * width))
 
 
@@ -196,7 +202,7 @@ def search_bytes(spec: Spec, num_queries: int, num_candidates: int) -> int:
     """
     width = math.prod(spec.feature_shape)
     k = min(num_candidates, spec.capacity)
-    block = min(num_queries, _block_size(spec.capacity, width, k))
+    block = min(num_queries, _block_size((spec.capacity, width), k))
     return 8 * spec.capacity * width + 8 * block * (spec.capacity + k * width)
 
 
@@ -225,7 +231,7 @@ def neighbour_lists(num_candidates: int) -> Preparation:
         distance2, slot = _blocks(
             lambda queries: search(queries, rows, memory.valid, k),
             flat(features),
-            _block_size(*rows.shape, k),
+            _block_size(rows.shape, k),
         )
         short = ((0, 0), (0, num_candidates - k))
         slot = jnp.pad(slot, short, constant_values=memory.capacity)
@@ -247,7 +253,7 @@ def neighbour_lists(num_candidates: int) -> Preparation:
         distance2, index = _blocks(
             lambda queries: search(queries, rows, stored, k),
             flat(features),
-            _block_size(*rows.shape, k),
+            _block_size(rows.shape, k),
         )
         slot = slots.at[index].get(mode="fill", fill_value=memory.capacity)
         merged_distance2, merged_slot = jax.lax.sort(
