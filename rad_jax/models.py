@@ -27,8 +27,6 @@ def _traced_once(learner: Learner) -> Learner:
     A sweep predicts and trains in several places; tracing is what is left of its start
     once compiled programs are cached on disk.
     """
-    if not learner.traceable:
-        return learner
     return learner._replace(
         init=jax.jit(learner.init, static_argnums=0),
         fit=jax.jit(learner.fit, static_argnums=0),
@@ -48,7 +46,8 @@ def model_parts(
         the validation rows.
       fit: ``(shared, per_seed) -> per_seed`` trained on what is kept and verified.
     """
-    learners = tuple(map(_traced_once, learners))
+    if all(learner.traceable for learner in learners):  # else: `compile_apart`
+        learners = tuple(map(_traced_once, learners))
     roles = (CLASSIFIER,) if len(learners) == 1 else (LABEL_MODEL, CLASSIFIER)
 
     def spec_of(shared: Shared) -> Spec:
