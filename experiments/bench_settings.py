@@ -12,6 +12,9 @@ from experiments.bench_presets import PARTS, PRESETS, Sizes
 #: something.
 _SEPARATION = 6.0
 
+#: Of flags; see `experiments.flags`.
+GROUP = "benchmark"
+
 #: Flags that, if given, replace a size of the preset, and that size.
 _SIZES = {
     "initial_size": "initial_size",
@@ -33,20 +36,31 @@ def define_flags() -> None:
         list(PRESETS),
         "Sizes: quick takes under 10 minutes on 2 idle cores, full an hour, tiny a "
         "minute or two (its figures mean nothing).",
+        module_name=GROUP,
     )
     absl_flags.DEFINE_list(
-        "parts", list(PARTS), f"What to measure: {', '.join(PARTS)}."
+        "parts",
+        list(PARTS),
+        f"What to measure: {', '.join(PARTS)}.",
+        module_name=GROUP,
     )
     absl_flags.DEFINE_list(
-        "seeds", None, "Numbers of seeds of gemm and scaling; by default the preset's."
+        "seeds",
+        None,
+        "Numbers of seeds of gemm and scaling; by default the preset's.",
+        module_name=GROUP,
     )
     absl_flags.DEFINE_integer(
-        "repeats", None, "Repetitions of every figure; by default the preset's."
+        "repeats",
+        None,
+        "Repetitions of every figure; by default the preset's.",
+        module_name=GROUP,
     )
     absl_flags.DEFINE_integer(
         "epochs",
         None,
         "Of online: of both sides at equal epochs; by default the preset's.",
+        module_name=GROUP,
     )
     defaults: dict[str, Any] = {
         "dataset": "synthetic",

@@ -185,5 +185,5 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     bench_settings.define_flags()
-    __doc__ = f"{__doc__}{flags.help_text()}"  # for --help
+    __doc__ = f"{__doc__}{flags.help_text(bench_settings.GROUP)}"  # for --help
     app.run(main)

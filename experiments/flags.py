@@ -77,12 +77,16 @@ def shared() -> list[flags.Flag]:
     return [flag for group in GROUPS for flag in by_group[group]]
 
 
-def help_text() -> str:
-    """The flags, group by group; a script appends it to its docstring for --help."""
+def help_text(*first: str) -> str:
+    """The flags, group by group; a script appends it to its docstring for --help.
+
+    Args:
+      *first: groups of the script itself.
+    """
     defined = FLAGS.flags_by_module_dict()
     groups = [
         group
-        for group in (*GROUPS, devices.GROUP, distributed.GROUP)
+        for group in (*first, *GROUPS, devices.GROUP, distributed.GROUP)
         if group in defined
     ]
     text = "\n".join(map(FLAGS.module_help, groups))

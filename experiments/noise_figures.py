@@ -45,7 +45,7 @@ def plot_transition(
     num_classes = len(class_names)
     written = num_classes <= _MOST_NUMBERS
     side = 1.1 + 0.26 * min(num_classes, _MOST_NUMBERS)
-    figure = _figure(4 * side + 1.2, len(names) * side + 0.4)
+    figure = _figure(4 * side + 1.2, len(names) * side + 0.9)
     grid = figure.subplots(len(names), 4, squeeze=False)
     differences = []
     for one in matrices:

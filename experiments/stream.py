@@ -218,7 +218,9 @@ def _changes(config: Config, data: datasets.StreamData) -> list[str]:
             "are run"
         )
     if config.expert_error:
-        lines.append(f"an expert who errs about {config.expert_error:.0%} of the rows")
+        lines.append(
+            f"an expert who errs on about {config.expert_error:.0%} of the rows"
+        )
     return lines
 
 
@@ -249,8 +251,9 @@ def announce(
         )
     if planned.num_chunks > 1 or planned.num_devices > 1:
         lines.append(
-            f"{planned.num_chunks} chunks x {planned.seeds_per_chunk:,} seeds, spread "
-            f"over {planned.num_devices} devices: about "
+            f"chunks: {planned.num_chunks} x {planned.seeds_per_chunk:,} seeds "
+            "(progress counts the arrivals of all of them); devices: "
+            f"{planned.num_devices}, about "
             f"{_size(planned.estimated_bytes / planned.num_devices)} on each"
         )
     lines += _changes(config, data)
@@ -327,6 +330,9 @@ def run(
     own = f"_{processes.index}_of_{processes.count}" if processes.count > 1 else ""
     store = chunks.Store(output_dir / f"chunks{own}", settings, resume=config.resume)
     announce(config, data, planned, console, processes)
+    if config.resume:
+        there = sum(len(part.seeds) for part in store.finished)
+        console.print(f"--resume: {there} seeds are finished", highlight=False)
     total = planned.num_arrivals * planned.num_chunks
     with progress.Reporter(total, console) as on_progress:
         result = planned.run(on_progress, store)

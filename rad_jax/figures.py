@@ -43,6 +43,7 @@ class _Panel(NamedTuple):
     reference_name: str = ""
     near_one: bool = False  # spread out the values near 1
     one_line: bool = False  # the same for all schemes
+    from_zero: bool = False  # show 0
 
 
 def plot_accuracy(result: SweepResult, path: str | os.PathLike[str]) -> None:
@@ -95,8 +96,10 @@ def plot_prequential(result: SweepResult, path: str | os.PathLike[str]) -> None:
     """
     panels = [
         _Panel("prequential_accuracy", "prequential accuracy"),
-        _Panel("classifier_prequential_accuracy", "the same of C alone"),
-        _Panel("realised_noise", "share of wrong labels", one_line=True),
+        _Panel("classifier_prequential_accuracy", "prequential accuracy of C"),
+        _Panel(
+            "realised_noise", "share of wrong labels", from_zero=True, one_line=True
+        ),
     ]
     _plot(result, path, panels)
 
@@ -210,6 +213,7 @@ def _scale(
         lowest = min(panel.reference(rate) for rate in rates)
         if panel.near_one or low - lowest < 0.5 * (high - low):
             low = min(low, lowest)
+    low = min(low, 0.0) if panel.from_zero else low
     margin = max(0.06 * (high - low), 0.005)
     low, high = low - margin, high + margin
     if panel.near_one:

@@ -293,7 +293,7 @@ def corrupt(
         for a noise that varies over time.
 
     Returns:
-      ``[N]`` int, of `label`'s dtype.
+      ``[N]`` int, of `label`'s dtype (int32 for int64).
 
     Raises:
       ValueError: if the noise needs something that is not given.
@@ -308,6 +308,7 @@ def corrupt(
         if known[name] is None:
             raise ValueError(f"{name} is needed by this noise and was not given")
         beside[name] = known[name]
+    label, valid = jnp.asarray(label), jnp.asarray(valid)  # NumPy's 64 bits are 32 here
     return noise.apply(params, label, valid, num_classes=num_classes, key=key, **beside)
 
 

@@ -210,7 +210,7 @@ def summary_table(result: SweepResult, *, plus_minus: str = "±") -> "Table":
 
 _SHORT = {LOWER_BASELINE: "No-Sel", UPPER_BASELINE: "Opt-Sel"}
 _MAX_CLASSES, _MAX_NAME = 20, 20  # lines of the table below, letters of a class name
-_MAX_SCHEMES = 12  # its columns
+_MAX_SCHEMES = 12  # its columns, and lines in pictures
 
 
 def class_table(result: SweepResult, *, encoding: str = "utf-8") -> "Table":
@@ -309,7 +309,7 @@ WRITERS: dict[str, Callable[[SweepResult, Path], None]] = {
 
 
 def write_report(result: SweepResult, output_dir: str | os.PathLike[str]) -> list[Path]:
-    """Writes every file of `WRITERS`.
+    """Writes every file of `WRITERS`, but no pictures of more than 12 schemes.
 
     They are made in a hidden folder first and then moved, so that a failure leaves an
     earlier run's files as they were, all of them.
@@ -327,8 +327,13 @@ def write_report(result: SweepResult, output_dir: str | os.PathLike[str]) -> lis
     output_dir = Path(output_dir)
     output_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unfinished_", dir=output_dir) as staging:
+        crowded = len(result.schemes) > _MAX_SCHEMES
         for name, write in WRITERS.items():
-            write(result, Path(staging) / name)
-        for name in WRITERS:
+            if crowded and name.endswith(".png"):
+                (output_dir / name).unlink(missing_ok=True)  # an earlier run's
+            else:
+                write(result, Path(staging) / name)
+        written = sorted(path.name for path in Path(staging).iterdir())
+        for name in written:
             os.replace(Path(staging) / name, output_dir / name)
-    return [output_dir / name for name in WRITERS]
+    return [output_dir / name for name in written]

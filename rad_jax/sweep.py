@@ -293,6 +293,10 @@ def prepare(
             name: layout.gather(groups, shape, [group[name].T for group in figures])
             for name in HISTORY_METRICS
         }
+        if label_delay:  # the noise of a batch stands where the batch arrived
+            noise_then = history["realised_noise"][..., 1:]
+            noise_then[...] = np.roll(noise_then, -label_delay, axis=-1)
+            noise_then[..., -label_delay:] = np.nan
         both = (
             layout.gather(groups, shape, [c[i] for c in confusions]) for i in range(2)
         )

@@ -50,7 +50,7 @@ def change(**changes):
 def test_a_killed_run_is_resumed_and_writes_the_same(monkeypatch, tmp_path):
     text = io.StringIO()
     stream.run(change(output_dir=str(tmp_path / "whole")), Console(file=text))
-    assert "2 chunks x 2 seeds, spread over 1 devices" in text.getvalue()
+    assert "chunks: 2 x 2 seeds" in text.getvalue()
     assert "arrival 4/4" in text.getvalue()
 
     broken = change(output_dir=str(tmp_path / "broken"))

@@ -296,7 +296,7 @@ def test_what_changes_is_announced(tmp_path):
     text = out.getvalue()
     assert "symmetric noise, at arrival i of the noise rate x constant(0.1)" in text
     assert f"asymmetric noise, the noise rate x {path}" in text
-    assert "an expert who errs about 25% of the rows" in text
+    assert "an expert who errs on about 25% of the rows" in text
     bounds = [line for line in text.splitlines() if line.startswith("cleaning")]
     assert [line.split("up to ")[1].split(" ")[0] for line in bounds] == [
         "60",  # two batches of 30
