@@ -88,6 +88,7 @@ def _base(options: Options, paper: Paper, **changes: Any) -> stream.Config:
         num_seeds=options.num_seeds,
         order="shuffle",
         noise_rates=(rate,),
+        new_classes="expert",  # rare classes must not keep a preset from running
         seed=options.seed,
         **changes,
     )

@@ -121,6 +121,7 @@ def online():
     return bench_online.measure(CONFIG, SMALL, QUIET)
 
 
+@pytest.mark.slow
 def test_online_figures(online):
     positive(online)
     assert set(online.figures) == {
@@ -136,6 +137,7 @@ def test_online_figures(online):
     )
 
 
+@pytest.mark.slow
 def test_both_sides_see_the_same_rows_and_labels(online):
     """KNN is deterministic: it is right on the same test rows on both sides."""
     accuracy = online.settings["accuracy"]

@@ -49,6 +49,7 @@ def test_memory_is_measured_for_several_pairs_of_learners():
     assert all(task["num_rows"] >= 500 for task in tasks.values())
 
 
+@pytest.mark.slow
 def test_memory_part(monkeypatch):
     tasks = bench_processes.memory_tasks(TINY)
     one = {"pair": next(iter(tasks.values())) | {"label_model": "nearest_centroid"}}
@@ -66,6 +67,7 @@ def test_memory_part(monkeypatch):
 # --- compilation ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_compile_part(monkeypatch):
     folders = []
     child = bench_processes.child
@@ -115,6 +117,7 @@ def test_a_child_that_fails_says_why():
 # --- VGG ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_vgg_part_without_pytorch(monkeypatch):
     monkeypatch.setattr(bench_torch, "find", lambda: None)
     monkeypatch.setattr(bench_vgg, "_SIDE", 8)

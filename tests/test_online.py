@@ -557,7 +557,7 @@ def test_one_model_and_few_clean_rows(fraction):
         memory_capacity=10,
         validation_fraction=fraction,
     )
-    online = OnlineRad(algo, max_batch_size=4)
+    online = OnlineRad(algo, max_batch_size=4, new_classes="admit")
     online.start([[0.0, 0.0], [5.0, 5.0]], [0, 2])
     verdict = online.step([[0.1, 0.0], [5.0, 4.0], [4.0, 4.0]], [0, 2, 1])
     np.testing.assert_array_equal(verdict.kept, [True, True, False])

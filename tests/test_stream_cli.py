@@ -542,6 +542,7 @@ def test_the_seed_decides_the_order_and_time_order_ignores_it():
 # --- real data ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_google_cluster_from_the_command_line(data_dir, tmp_path):
     """The folder comes from the variable RAD_JAX_DATA, the test size by default."""
     done = call(

@@ -558,6 +558,7 @@ class TestMemory:
         )
         return prepared.compiled_bytes()
 
+    @pytest.mark.slow
     def test_64_seeds_do_not_hold_64_copies(self):
         total = self.planned(64, classifier=rad_jax.mlp())
         assert total < 8 * self.FEATURES + 64 * self.ONE_SEED
