@@ -454,6 +454,7 @@ def call(*flags):
     )
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     done = call(
         "--preset=tiny",

@@ -337,6 +337,7 @@ def test_toy(tmp_path):
     assert is_picture(tmp_path / "toy.png")
 
 
+@pytest.mark.slow
 def test_randomness(tmp_path):
     config = dataclasses.replace(
         SMALL,

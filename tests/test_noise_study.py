@@ -532,6 +532,7 @@ def call(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_one_noise_from_the_command_line(own_file, tmp_path):
     done = call(
         f"--dataset={own_file}",

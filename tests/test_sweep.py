@@ -433,7 +433,10 @@ def long_sweep() -> tuple[SweepResult, dict[str, int], list[int], int]:
 
 
 class TestSameRunWhateverElseRuns:
-    @pytest.mark.parametrize("randomness", ["fixed_noise", "double_random"])
+    @pytest.mark.parametrize(
+        "randomness",
+        [pytest.param("fixed_noise", marks=pytest.mark.slow), "double_random"],
+    )
     def test_number_of_seeds_schemes_and_rates(self, randomness):
         """The main sweep and single runs show it for fixed models."""
         everything, _ = toy_sweep(randomness)

@@ -118,6 +118,7 @@ def call(*arguments, **changes):
     )
 
 
+@pytest.mark.slow
 def test_from_raw_files_to_the_paper_s_figures_beside_ours(tmp_path, data):
     make_cluster(data / "google_cluster_2011")
     done = call(
