@@ -71,17 +71,15 @@ def keep_programs(directory: str | None) -> Path | None:
     """
     if directory == "":
         return None
-    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    folder = Path(directory or Path(cache, "rad_jax", "xla")).expanduser()
-    folder = folder / _processor()
     try:
+        folder = Path(directory or _users_cache()).expanduser() / _processor()
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError("no permission to write")
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # the latter: there is no home
         if directory is None:
             return None
-        reason = error.strerror or error
+        reason = getattr(error, "strerror", None) or error
         raise OSError(
             f"--compilation_cache_dir={directory} cannot be written to ({reason})"
         ) from error
@@ -89,6 +87,12 @@ def keep_programs(directory: str | None) -> Path | None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     return folder
+
+
+def _users_cache() -> Path:
+    """Where compiled programs are kept unless a flag says."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(cache, "rad_jax", "xla")
 
 
 def _processor() -> str:

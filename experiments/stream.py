@@ -152,6 +152,14 @@ def prepare(
     if config.expert_error:
         expert = experts.erring(config.expert_error, data.num_classes)
     first_seed, num_seeds = processes.block(config.num_seeds)
+    per_chunk, most = config.seeds_per_chunk, -(-config.num_seeds // processes.count)
+    if per_chunk is not None and processes.count > 1:  # whose blocks may differ by one
+        if per_chunk > most:
+            raise ValueError(
+                f"--seeds_per_chunk={per_chunk} must be at most {most}: "
+                f"{processes.count} processes share --num_seeds={config.num_seeds}"
+            )
+        per_chunk = min(per_chunk, num_seeds)
     return sweep.prepare(
         data,
         _arms(config),
@@ -166,7 +174,7 @@ def prepare(
         new_classes="admit" if config.new_classes == "expert" else "refuse",
         num_seeds=num_seeds,
         first_seed=first_seed,
-        seeds_per_chunk=config.seeds_per_chunk,
+        seeds_per_chunk=per_chunk,
         num_devices=config.num_devices,
         alpha=config.alpha,
         calibrate=config.calibrate,

@@ -73,7 +73,13 @@ class Part(NamedTuple):
                     arrays["confusion"],
                     arrays["classifier_confusion"],
                 )
-        except (zipfile.BadZipFile, KeyError, EOFError, AttributeError) as error:
+        except (
+            zipfile.BadZipFile,
+            KeyError,
+            EOFError,
+            AttributeError,
+            TypeError,
+        ) as error:
             raise ValueError(f"it does not hold a chunk: {error}") from error
 
 
@@ -151,7 +157,7 @@ def size(
     if num_devices is None:
         together = seeds_per_chunk or num_seeds
         count = min(devices.mesh().size, runs_per_seed * together)
-        in_common = devices.free_bytes(1) == devices.free_bytes(count)
+        in_common = devices.mesh().devices.flat[0].platform == "cpu"
         while in_common and count > 1 and room(count) < seed_bytes:
             count -= 1
     else:
@@ -224,6 +230,10 @@ def run(
     return join(parts), (compiling, running)
 
 
+def _chunk_name(part: Part) -> str:
+    return f"seeds_{part.seeds[0]:07}"
+
+
 class Store:
     """Finished chunks on disk, so that a killed run loses at most the one it was at."""
 
@@ -253,14 +263,24 @@ class Store:
         self.finished: list[Part] = []
         for file in files:
             try:
-                self.finished.append(Part.from_bytes(file.read_bytes()))
+                part = Part.from_bytes(file.read_bytes())
+                known = {seed for one in self.finished for seed in one.seeds}
+                named = file.stem == _chunk_name(part)
+                if not named or known & set(part.seeds):
+                    raise ValueError(
+                        "its seeds are not those of its name, or are in another chunk, "
+                        "too; delete it"
+                    )
             except ValueError as error:
                 raise ValueError(f"{file} cannot be read: {error}") from error
+            self.finished.append(part)
 
     def _compare(self) -> None:
         file = self._folder / _SETTINGS
         try:
             there = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(there, dict):
+                raise ValueError("it holds no settings")
         except ValueError as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
         differ = differences(there, self._settings)
@@ -275,7 +295,7 @@ class Store:
         self._folder.mkdir(parents=True, exist_ok=True)
         with atomic_path(self._folder / _SETTINGS) as path:
             path.write_text(json.dumps(self._settings, indent=2), encoding="utf-8")
-        with atomic_path(self._folder / f"seeds_{part.seeds[0]:07}.npz") as path:
+        with atomic_path(self._folder / f"{_chunk_name(part)}.npz") as path:
             path.write_bytes(part.to_bytes())
 
     def remove(self) -> None:

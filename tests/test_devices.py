@@ -171,9 +171,13 @@ def test_a_later_block_of_seeds():
     block = prepare(num_seeds=2, first_seed=4, num_devices=1).run()
     assert block.seeds == (4, 5)
     whole = reference()
-    for name in ("accuracy", "kept", "realised_noise"):
+    # One test row or one stored row may be decided otherwise by rounding.
+    for name, one_row in (("accuracy", 0.05), ("kept", 1), ("realised_noise", 0)):
         np.testing.assert_allclose(
-            block.history[name], whole.history[name][:, :, 4:], rtol=1e-5, atol=1.001
+            block.history[name],
+            whole.history[name][:, :, 4:],
+            rtol=1e-5,
+            atol=one_row + 1e-6,
         )
         exact = np.isclose(block.history[name], whole.history[name][:, :, 4:])
         nan = np.isnan(block.history[name])

@@ -2,13 +2,17 @@
 
 import dataclasses
 import io
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments import devices, fingerprint, stream
+from experiments import devices, distributed, fingerprint, stream
 from experiments.stream import Config
 from rad_jax import chunks
 
@@ -142,6 +146,57 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
 
 
 def test_each_core_is_a_device():
-    assert devices.num_cores() >= 1
-    devices.use_all_cores()  # JAX has started: without effect, without error
-    assert np.size(jax.local_devices()) >= 1
+    code = (
+        "from experiments import devices; devices.use_all_cores(); import jax; "
+        "print(jax.local_device_count() == devices.num_cores())"
+    )
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")
+    } | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "True"
+
+
+def test_a_chunk_under_another_name_is_refused_before_any_work(tmp_path):
+    part = chunks.Part((0, 1), {"x": np.zeros((1, 1, 2, 2))}, *2 * [np.ones((1, 1, 2))])
+    chunks.Store(tmp_path, {"a": 1}, resume=False).save(part)
+    (file,) = tmp_path.glob("*.npz")
+    copy = tmp_path / "seeds_0000007.npz"
+    copy.write_bytes(file.read_bytes())
+    with pytest.raises(
+        ValueError, match=r"seeds_0000007.npz cannot be read: its seeds"
+    ):
+        chunks.Store(tmp_path, {"a": 1}, resume=True)
+    copy.unlink()
+    assert len(chunks.Store(tmp_path, {"a": 1}, resume=True).finished) == 1
+    np.save(file.with_suffix(""), np.zeros(3))
+    file.with_suffix(".npy").rename(file)
+    with pytest.raises(ValueError, match="does not hold a chunk"):
+        chunks.Store(tmp_path, {"a": 1}, resume=True)
+    (tmp_path / "settings.json").write_text("[]")
+    with pytest.raises(ValueError, match="it holds no settings"):
+        chunks.Store(tmp_path, {"a": 1}, resume=True)
+
+
+def test_blocks_of_seeds_that_differ_take_the_same_chunk_flag():
+    config = stream.suit(
+        stream.complete(change(num_seeds=5, seeds_per_chunk=3)),
+        stream.read(SMALL),
+    )
+    data = stream.cut(config, stream.read(config))
+    for index, seeds in ((0, 3), (1, 2)):
+        planned = stream.prepare(config, data, distributed.Processes(index, 2))
+        assert planned.num_seeds == planned.seeds_per_chunk == seeds
+    config = dataclasses.replace(config, seeds_per_chunk=4)
+    for index in (0, 1):
+        with pytest.raises(ValueError, match="--seeds_per_chunk=4 must be at most 3"):
+            stream.prepare(config, data, distributed.Processes(index, 2))

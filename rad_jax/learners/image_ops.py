@@ -48,7 +48,7 @@ def _pieces(function: Callable, start: PyTree, *images: Array) -> tuple[PyTree, 
     """
     batch, height, width, channels = images[0].shape
     size = _PIECE_FLOATS // (height * width * 9 * channels)
-    size = min(max(size, 1), batch)
+    size = max(min(size, batch), 1)
     padding = ((0, -batch % size), (0, 0), (0, 0), (0, 0))
     pieces = [jnp.pad(x, padding).reshape(-1, size, *x.shape[1:]) for x in images]
     total, out = jax.lax.scan(
