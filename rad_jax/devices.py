@@ -129,14 +129,45 @@ def _host_bytes() -> int | None:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 known.append(1024 * int(line.split()[1]))
-    with contextlib.suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text(encoding="ascii"))
-        used = int((group / "memory.current").read_text(encoding="ascii"))
-        stats = (group / "memory.stat").read_text(encoding="ascii").split()
-        cached = int(stats[stats.index("inactive_file") + 1])  # given back if needed
-        known.append(max(0, limit - used + cached))
+    known += group_bytes(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
     if not known:
         with contextlib.suppress(ValueError, OSError, AttributeError):
             known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
     return min(known, default=None)
+
+
+#: Files of a control group: limit, use, and what of it is given back if needed.
+_GROUP_FILES = {
+    True: ("memory.max", "memory.current", "inactive_file"),
+    False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def group_bytes(membership: Path, root: Path) -> list[int]:
+    """What the control groups of this process, and those above them, leave free.
+
+    Args:
+      membership: `/proc/self/cgroup`: lines of hierarchy, controllers and path.
+      root: where groups are mounted.
+
+    Returns:
+      Bytes, for each group with a limit.
+    """
+    known = []
+    with contextlib.suppress(OSError, ValueError):
+        for line in membership.read_text(encoding="utf-8").splitlines():
+            number, controllers, path = line.split(":", 2)
+            unified = number == "0" and not controllers
+            if not unified and "memory" not in controllers.split(","):
+                continue
+            top = root if unified else root / "memory"
+            limit_file, used_file, cached_name = _GROUP_FILES[unified]
+            inner = top / path.lstrip("/")
+            for group in (inner, *(p for p in inner.parents if p.is_relative_to(top))):
+                with contextlib.suppress(OSError, ValueError):  # "max": no limit
+                    limit = int((group / limit_file).read_text(encoding="ascii"))
+                    used = int((group / used_file).read_text(encoding="ascii"))
+                    stats = (group / "memory.stat").read_text(encoding="ascii").split()
+                    cached = int(stats[stats.index(cached_name) + 1])
+                    known.append(max(0, limit - used + cached))
+    return known

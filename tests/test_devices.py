@@ -304,3 +304,32 @@ def test_a_part_survives_the_disk():
     joined = chunks.join([part, other])
     assert joined.seeds == (0, 3, 4, 9)
     np.testing.assert_array_equal(joined.confusion[0, 0, 3], part.confusion[0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("0::/slurm/job_7", ("", "memory.max", "memory.current", "inactive_file")),
+        (
+            "5:cpu,memory:/slurm/job_7",
+            (
+                "memory",
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+            ),
+        ),
+    ],
+)
+def test_limits_of_nested_control_groups_are_seen(line, names, tmp_path):
+    top, limit, used, cached = names
+    (tmp_path / "cgroup").write_text(f"3:cpuset:/x\n{line}\n")
+    root = tmp_path / "sys"
+    for folder, most in (("slurm", "max"), ("slurm/job_7", "1000"), ("", "5000")):
+        group = root / top / folder
+        group.mkdir(parents=True, exist_ok=True)
+        (group / limit).write_text(f"{most}\n")
+        (group / used).write_text("300\n")
+        (group / "memory.stat").write_text(f"anon 9\n{cached} 50\n")
+    assert devices.group_bytes(tmp_path / "cgroup", root) == [750, 4750]
+    assert devices.group_bytes(tmp_path / "missing", root) == []
