@@ -344,6 +344,11 @@ def prepare(
     )
 
 
+#: Bytes that judging takes for each row of a batch and class, as the compiler plans it:
+#: probabilities of both models, and what schemes make of them.
+_JUDGING = 28
+
+
 def _estimate(
     arrays: StreamArrays,
     label_delay: int,
@@ -380,8 +385,11 @@ def _estimate(
     )
     seed = 0
     for group, algo in zip(groups, algos, strict=True):
-        one = spec.capacity * 5 + sum(
-            learner.bytes(spec, num_queries) for learner in algo.engine.learners
+        judged = (arrays.labels.shape[1] + again) * spec.num_classes
+        one = (
+            spec.capacity * 5
+            + _JUDGING * judged
+            + sum(learner.bytes(spec, num_queries) for learner in algo.engine.learners)
         )
         seed += len(group) * num_rates * one
     return shared, seed
