@@ -103,7 +103,7 @@ def test_one_device_four_and_two_processes_write_the_same(tmp_path):
     two = start_two(tmp_path / "two")
     outputs = [p.communicate(timeout=560) for p in (one, four, *two)]
     assert [errors for _, errors in outputs] == ["", "", "", ""]
-    assert "over 4 devices" in outputs[1][0]
+    assert "devices: 4" in outputs[1][0]
     assert "2 processes share the 6 seeds" in outputs[2][0]
     assert outputs[3][0] == ""  # process 1 prints nothing
     for other in ("four", "two"):
