@@ -18,6 +18,7 @@ from experiments.bench_timing import (
     scaled,
     seconds_of_each,
 )
+from experiments.worker_processes import Workers
 from rad_jax import Training, mlp
 
 #: The network that is trained: features, hidden layers, classes.
@@ -84,8 +85,10 @@ def measure(sizes: Sizes, console: Console) -> Part:
         neighbours=5, hidden=WIDTHS[1:-1], learning_rate=1e-3, epochs=_EPOCHS
     )
     console.print("gemm: timing in turns", highlight=False)
-    with bench_sklearn.Workers() as workers:
-        timed["scikit_learn"] = lambda: workers.fit(features, labels[0], settings)
+    with Workers() as workers:
+        timed["scikit_learn"] = lambda: bench_sklearn.fit(
+            workers, features, labels[0], settings
+        )
         times = interleave(timed, sizes.repeats)
     return _part(sizes, times, list(products))
 

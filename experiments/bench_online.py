@@ -11,6 +11,7 @@ from rich.console import Console
 from experiments import bench_sklearn, stream
 from experiments.bench_presets import Sizes
 from experiments.bench_timing import Figure, Part, figure, interleave, ratio
+from experiments.worker_processes import Workers
 from rad_jax import noise
 from rad_jax.datasets import StreamData
 from rad_jax.statistics import SweepResult
@@ -156,14 +157,14 @@ def measure(config: stream.Config, sizes: Sizes, console: Console) -> Part:
         learning_rate=config.learning_rate or 1e-3,
         epochs=sizes.epochs,
     )
-    with bench_sklearn.Workers() as workers:
+    with Workers() as workers:
         seeds = sizes.sklearn_seeds * workers.number
         given = given_labels(data, rate, seeds, config.seed)
         theirs: list[bench_sklearn.Measured] = []
 
         def scikit_learn() -> float:
             console.print(f"online: scikit-learn, {seeds} seeds", highlight=False)
-            theirs.append(workers.protocol(data, given, settings))
+            theirs.append(bench_sklearn.protocol(workers, data, given, settings))
             return theirs[-1].seconds_per_seed / arrivals
 
         def timed(name: str):

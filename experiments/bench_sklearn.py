@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.sklearn_study import COUNTERPARTS, Settings, num_workers
+from experiments.sklearn_study import COUNTERPARTS, Settings
+from experiments.worker_processes import Workers
 from rad_jax.datasets import StreamData
 from rad_jax.files import require
 from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE
@@ -141,51 +142,30 @@ def fixed_epochs(
     return elapsed, -(-len(label) // settings.minibatch_size) * settings.epochs
 
 
-class Workers:
-    """A process on each core, each with one thread, for the time of a ``with``."""
+def protocol(
+    workers: Workers, data: StreamData, given: np.ndarray, settings: Settings
+) -> Measured:
+    """Runs the protocol for seeds ``given [n, T, N]``, n a multiple of the workers.
 
-    def __init__(self) -> None:
-        joblib = require("joblib", "the comparison with scikit-learn")
-        require("sklearn", "the comparison with scikit-learn")
-        self.number = num_workers()
-        self._delayed = joblib.delayed
-        self._parallel = joblib.Parallel(n_jobs=self.number)
+    A seed's share of the time is that of its process over the number of processes.
+    """
+    results = workers.map(one_seed, [(data, labels, settings) for labels in given])
+    accuracies = np.stack([found for found, _, _ in results], axis=2)
+    elapsed = [took for _, took, _ in results]
+    ensemble, label_model, classifier = accuracies
+    return Measured(
+        ensemble,
+        label_model,
+        classifier,
+        seconds_per_seed=float(np.mean(elapsed)) / min(workers.number, len(given)),
+        steps=float(np.mean([steps for _, _, steps in results])),
+    )
 
-    def __enter__(self) -> "Workers":
-        self._parallel.__enter__()
-        self.map(abs, [(1,)] * self.number)  # starts them
-        return self
 
-    def __exit__(self, *exception) -> None:
-        self._parallel.__exit__(*exception)
-
-    def map(self, function, arguments: Sequence[tuple]) -> list:
-        """The function of each tuple of arguments, as many at a time as processes."""
-        return list(
-            self._parallel(self._delayed(function)(*args) for args in arguments)
-        )
-
-    def protocol(
-        self, data: StreamData, given: np.ndarray, settings: Settings
-    ) -> Measured:
-        """Runs the protocol for seeds ``given [n, T, N]``, n a multiple of `number`.
-
-        A seed's share of the time is that of its process over the number of processes.
-        """
-        results = self.map(one_seed, [(data, labels, settings) for labels in given])
-        accuracies = np.stack([found for found, _, _ in results], axis=2)
-        elapsed = [took for _, took, _ in results]
-        ensemble, label_model, classifier = accuracies
-        return Measured(
-            ensemble,
-            label_model,
-            classifier,
-            seconds_per_seed=float(np.mean(elapsed)) / min(self.number, len(given)),
-            steps=float(np.mean([steps for _, _, steps in results])),
-        )
-
-    def fit(self, features: np.ndarray, label: np.ndarray, settings: Settings) -> float:
-        """Seconds per seed and gradient step of the MLP, every core training a seed."""
-        work = [(features, label, settings)] * self.number
-        results = self.map(fixed_epochs, work)
-        return float(np.mean([took / steps for took, steps in results])) / self.number
+def fit(
+    workers: Workers, features: np.ndarray, label: np.ndarray, settings: Settings
+) -> float:
+    """Seconds per seed and gradient step of the MLP, every core training a seed."""
+    work = [(features, label, settings)] * workers.number
+    results = workers.map(fixed_epochs, work)
+    return float(np.mean([took / steps for took, steps in results])) / workers.number

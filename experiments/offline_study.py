@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments import reference, sklearn_study, study
+from experiments.devices import num_cores
 from experiments.study import Config
 from rad_jax import offline, study_figures
 from rad_jax.statistics import mean_std_ci95
@@ -140,8 +141,7 @@ def _counterpart(
 ) -> Measured:
     study.say(
         console,
-        f"{name} in scikit-learn: {len(labels):,} runs, "
-        f"{sklearn_study.num_workers()} at a time",
+        f"{name} in scikit-learn: {len(labels):,} runs, {num_cores()} at a time",
     )
     settings = sklearn_study.Settings(
         neighbours=config.neighbours or 1,
@@ -263,7 +263,7 @@ def _print_times(result: Offline, console: Console) -> None:
     study.say(
         console,
         f"in all: {running + compiling:.1f} s, of which {compiling:.1f} s compiling; "
-        f"scikit-learn {theirs:.1f} s on {sklearn_study.num_workers()} cores: "
+        f"scikit-learn {theirs:.1f} s on {num_cores()} cores: "
         f"{theirs / (running + compiling):.1f} times as long, "
         f"{theirs / running:.1f} times without compilation",
     )

@@ -1,7 +1,6 @@
 """The offline study with scikit-learn's classifiers, to hold ours against."""
 
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.worker_processes import Workers
 from rad_jax.files import require
 
 
@@ -81,23 +81,12 @@ COUNTERPARTS: dict[str, Callable[[Settings], Any]] = {
 }
 
 
-def num_workers() -> int:
-    """Processes that fit at the same time: one for each core that may be used."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _fit_and_predict(
     estimator: Any, train: np.ndarray, label: np.ndarray, test: np.ndarray
 ) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "has not converged" after all epochs
         return estimator.fit(train, label).predict(test)
-
-
-def _nothing() -> None:
-    pass
 
 
 def study(
@@ -119,19 +108,18 @@ def study(
     Returns:
       ``[R, Q]`` predictions, and seconds without the start of the worker processes.
     """
-    joblib = require("joblib")
     train, test = (
         x.reshape(len(x), math.prod(x.shape[1:]))
         for x in (train_features, test_features)
     )
-    with joblib.Parallel(n_jobs=num_workers()) as parallel:
-        parallel(joblib.delayed(_nothing)() for _ in range(num_workers()))
+    with Workers() as workers:
         begin = time.perf_counter()
-        found = parallel(
-            joblib.delayed(_fit_and_predict)(
-                COUNTERPARTS[learner](settings), train, label, test
-            )
-            for label in given_labels
+        found = workers.map(
+            _fit_and_predict,
+            (
+                (COUNTERPARTS[learner](settings), train, label, test)
+                for label in given_labels
+            ),
         )
         seconds = time.perf_counter() - begin
     return np.stack(found), seconds
