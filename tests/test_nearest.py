@@ -263,6 +263,41 @@ def test_extending_is_building_anew(num_candidates, masks, high, seed):
         np.testing.assert_array_equal(lists.distance2, anew.distance2)
 
 
+@pytest.mark.parametrize(("few", "together"), [(3, 4), (1, 7), (12, 1)])
+@pytest.mark.parametrize("spread", [2, 9, None])
+def test_few_and_many_new_rows_enter_as_if_built_anew(
+    monkeypatch, few, together, spread
+):
+    """Queries with few entrants and with many, equal rows, padding, empty lists."""
+    monkeypatch.setattr(nearest, "_ENTRANTS", few)
+    monkeypatch.setattr(nearest, "_TOGETHER", together)
+    rng = np.random.default_rng(3)
+
+    def draw(size):
+        if spread is None:
+            return rng.normal(size=(size, 3)).astype(np.float32)
+        return grid(rng, size, high=spread)
+
+    preparation = nearest.neighbour_lists(5)
+    extend = jax.jit(lambda *args: preparation.extend((), *args))
+    queries = draw(40)
+    store = memory.empty(70, (3,))
+    lists = preparation.build((), store, queries)
+    counts = []
+    for arrival, size in enumerate([4, 20, 13, 20, 30]):  # the last does not fit
+        rows, valid = draw(size), rng.random(size) < 0.9
+        before = lists
+        store, slots = write(store, rows, np.arange(size), valid, arrival)
+        lists = extend(lists, queries, store, slots, valid)
+        counts += [np.sum(~np.isin(lists.slot, before.slot), axis=0)]
+        anew = preparation.build((), store, queries)
+        np.testing.assert_array_equal(lists.slot, anew.slot)
+        np.testing.assert_array_equal(lists.distance2, anew.distance2)
+    counts = np.stack(counts)
+    assert np.any(counts > few) or few == 12  # both ways were taken
+    assert np.any(counts[1:] <= few)
+
+
 def test_extending_keeps_equal_rows_in_order_of_arrival_in_floating_point():
     """The same row may come in batches of different sizes; it stays as far away."""
     rng = np.random.default_rng(7)

@@ -12,11 +12,15 @@ import jax
 import jax.numpy as jnp
 
 from rad_jax.memory import Memory
-from rad_jax.types import Array, Preparation, Spec
+from rad_jax.types import Array, Preparation, PyTree, Spec
 
 _GROUP = 32
 #: Candidates beyond the k wanted, so that rounding rarely leaves a query in doubt.
 _SLACK = 8
+#: New rows that a list of a stored query may take without a search of its own.
+_ENTRANTS = 12
+#: Queries that are searched for at a time where more new rows enter.
+_TOGETHER = 128
 #: Floats that one block of queries may take in temporaries.
 _BLOCK_FLOATS = 1 << 23
 
@@ -128,8 +132,27 @@ def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Ar
       ``[Q, k]`` squared distances (inf where there are fewer rows) and ``[Q, k]``
       int32 indices into rows (M there), ordered by (distance, index).
     """
-    num_rows, width = rows.shape
+    num_rows = rows.shape[0]
     taken = min(k + _SLACK, num_rows)
+    bound, offset = _bounds(queries, rows, valid)
+    value, index = smallest(bound, taken)
+    distance2, index = _measured(queries, rows, value, index)
+    distance2, index = distance2[:, :k], index[:, :k]
+    if taken == num_rows:
+        return distance2, index
+    least_left_out = value[:, -1] + offset
+    doubtful = ~(distance2[:, -1] < least_left_out) & ~jnp.isinf(value[:, -1])
+    return _search_directly(queries, rows, valid, doubtful, (distance2, index))
+
+
+def _bounds(queries: Array, rows: Array, valid: Array) -> tuple[Array, Array]:
+    """Lower bounds of squared distances, but for a term that each query has.
+
+    Returns:
+      ``[Q, M]`` what differs between rows, inf for those not valid; ``[Q]`` the term
+      to be added.
+    """
+    width = rows.shape[1]
     centre = jnp.sum(jnp.where(valid[:, None], rows, 0.0), axis=0) / jnp.maximum(
         jnp.sum(valid), 1
     )
@@ -138,24 +161,109 @@ def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Ar
     product = jnp.matmul(near, far.T, precision=jax.lax.Precision.HIGHEST)
     size2 = (1.0 - rounding) * jnp.sum(jnp.square(far), axis=-1)
     bound = jnp.where(valid[None, :], size2[None, :] - 2.0 * product, jnp.inf)
-    value, index = smallest(bound, taken)
+    return bound, (1.0 - rounding) * jnp.sum(jnp.square(near), axis=-1)
+
+
+def _measured(
+    queries: Array, rows: Array, value: Array, index: Array
+) -> tuple[Array, Array]:
+    """Distances to candidates ``index [Q, c]``, in order of (distance, index).
+
+    Where the candidate's ``value`` is inf there is none: inf and M, at the end.
+    """
     ended = jnp.isinf(value)
     distance2, index = jax.lax.sort(
         (
             jnp.where(ended, jnp.inf, _distances2_at(queries, rows, index)),
-            jnp.where(ended, num_rows, index).astype(jnp.int32),
+            jnp.where(ended, rows.shape[0], index).astype(jnp.int32),
         ),
         dimension=1,
         num_keys=2,
     )
-    distance2, index = distance2[:, :k], index[:, :k]
-    if taken == num_rows:
-        return distance2, index
-    least_left_out = value[:, -1] + (1.0 - rounding) * jnp.sum(
-        jnp.square(near), axis=-1
+    return distance2, index
+
+
+def _merge(old: tuple[Array, Array], new: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Two lists of each query as one of the length of the first.
+
+    Args:
+      old: ``[Q, S]`` distances and slots, in order of both.
+      new: ``[Q, c]`` likewise.
+
+    Returns:
+      ``[Q, S]`` of both, likewise.
+    """
+    # Counting is faster than sorting on CPU: 2 instead of 28 ms at 3,000 x (64 + 64).
+    (far, slot), (near, entrant) = old, new
+    before = (near[:, None, :] < far[:, :, None]) | (
+        (near[:, None, :] == far[:, :, None]) & (entrant[:, None, :] < slot[:, :, None])
+    )  # [Q, S, c]: the new one comes before the old one
+    length, num_new = far.shape[1], near.shape[1]
+    place = jnp.arange(length)[None, :] + jnp.sum(before, axis=2, dtype=jnp.int32)
+    place_of_new = jnp.arange(num_new)[None, :] + jnp.sum(
+        ~before, axis=1, dtype=jnp.int32
     )
-    doubtful = ~(distance2[:, -1] < least_left_out) & ~ended[:, -1]
-    return _search_directly(queries, rows, valid, doubtful, (distance2, index))
+    query = jnp.arange(far.shape[0])[:, None]
+
+    def put_in(a: Array, b: Array) -> Array:
+        empty = jnp.zeros_like(a)
+        empty = empty.at[query, place].set(a, mode="drop", unique_indices=True)
+        return empty.at[query, place_of_new].set(b, mode="drop", unique_indices=True)
+
+    return put_in(far, near), put_in(slot, entrant)
+
+
+def _enter(
+    lists: tuple[Array, Array],
+    queries: Array,
+    rows: Array,
+    valid: Array,
+    slots: Array,
+    capacity: int,
+) -> tuple[Array, Array]:
+    """Lists ``[Q, S]`` of distances and slots, with new rows taken in.
+
+    Few new rows come nearer than the last of a list that is long against the share
+    of the new rows: only those are measured. Queries with more are searched for.
+    """
+    distance2, slot = lists
+    num_queries, length = distance2.shape
+    num_rows = rows.shape[0]
+
+    def slot_of(index):
+        return slots.at[index].get(mode="fill", fill_value=capacity).astype(jnp.int32)
+
+    def searched(distance2, slot, queries):
+        near, index = search(queries, rows, valid, min(length, num_rows))
+        return _merge((distance2, slot), (near, slot_of(index)))
+
+    few = min(_ENTRANTS, length)
+    if num_rows <= few or num_queries <= 2 * _TOGETHER:
+        return searched(distance2, slot, queries)
+    bound, offset = _bounds(queries, rows, valid)
+    enters = bound + offset[:, None] <= distance2[:, -1:]
+    many = jnp.sum(enters & valid[None, :], axis=1, dtype=jnp.int32) > few
+    value, index = smallest(jnp.where(enters, bound, jnp.inf), few)
+    near, index = _measured(queries, rows, value, index)
+    near = jnp.where(many[:, None], jnp.inf, near)
+    entrant = jnp.where(many[:, None], capacity, slot_of(index))
+    merged = _merge((distance2, slot), (near, entrant))
+
+    def some(carry):
+        many, distance2, slot = carry
+        chosen, which = jax.lax.top_k(many.astype(jnp.int32), _TOGETHER)
+        found = searched(distance2[which], slot[which], queries[which])
+        place = jnp.where(chosen > 0, which, num_queries)
+        return (
+            many.at[which].set(False),
+            distance2.at[place].set(found[0], mode="drop"),
+            slot.at[place].set(found[1], mode="drop"),
+        )
+
+    _, distance2, slot = jax.lax.while_loop(
+        lambda carry: jnp.any(carry[0]), some, (many, *merged)
+    )
+    return distance2, slot
 
 
 def _search_directly(
@@ -206,15 +314,19 @@ def search_bytes(spec: Spec, num_queries: int, num_candidates: int) -> int:
     return 8 * spec.capacity * width + 8 * block * (spec.capacity + k * width)
 
 
-def _blocks(function, queries: Array, size: int):
-    """``function`` over blocks of queries, so that temporaries stay bounded."""
-    num_queries = queries.shape[0]
+def _blocks(function, queries: PyTree, size: int):
+    """``function`` over blocks of queries ``[Q, ...]``; temporaries stay bounded."""
+    num_queries = jax.tree.leaves(queries)[0].shape[0]
     if num_queries <= size:
         return function(queries)
     num_blocks = -(-num_queries // size)
     size = -(-num_queries // num_blocks)
-    padded = jnp.pad(queries, ((0, num_blocks * size - num_queries), (0, 0)))
-    out = jax.lax.map(function, padded.reshape(num_blocks, size, -1))
+
+    def in_blocks(x: Array) -> Array:
+        padded = jnp.pad(x, ((0, num_blocks * size - num_queries), (0, 0)))
+        return padded.reshape(num_blocks, size, -1)
+
+    out = jax.lax.map(function, jax.tree.map(in_blocks, queries))
     return jax.tree.map(
         lambda x: x.reshape(num_blocks * size, *x.shape[2:])[:num_queries], out
     )
@@ -249,24 +361,12 @@ def neighbour_lists(num_candidates: int) -> Preparation:
         del basis
         rows = flat(memory.features.at[slots].get(mode="fill", fill_value=0))
         stored = valid & (slots < memory.capacity)
-        k = min(num_candidates, rows.shape[0])
-        distance2, index = _blocks(
-            lambda queries: search(queries, rows, stored, k),
-            flat(features),
-            _block_size(rows.shape, k),
+        distance2, slot = _blocks(
+            lambda at: _enter(at[:2], at[2], rows, stored, slots, memory.capacity),
+            (lists.distance2.T, lists.slot.T, flat(features)),
+            _block_size(rows.shape, min(num_candidates, rows.shape[0])),
         )
-        slot = slots.at[index].get(mode="fill", fill_value=memory.capacity)
-        merged_distance2, merged_slot = jax.lax.sort(
-            (
-                jnp.concatenate([lists.distance2.T, distance2], axis=1),
-                jnp.concatenate([lists.slot.T, slot.astype(jnp.int32)], axis=1),
-            ),
-            dimension=1,
-            num_keys=2,
-        )
-        return NeighbourLists(
-            merged_slot[:, :num_candidates].T, merged_distance2[:, :num_candidates].T
-        )
+        return NeighbourLists(slot.T, distance2.T)
 
     return Preparation(
         name=f"neighbour_lists_{num_candidates}",
