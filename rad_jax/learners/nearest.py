@@ -19,7 +19,7 @@ _GROUP = 32
 _SLACK = 8
 #: New rows that a list of a stored query may take without a search of its own.
 _ENTRANTS = 12
-#: Queries that are searched for at a time where more new rows enter.
+#: Queries to which all new rows are measured at a time, where more enter.
 _TOGETHER = 128
 #: Floats that one block of queries may take in temporaries.
 _BLOCK_FLOATS = 1 << 23
@@ -224,35 +224,33 @@ def _enter(
     """Lists ``[Q, S]`` of distances and slots, with new rows taken in.
 
     Few new rows come nearer than the last of a list that is long against the share
-    of the new rows: only those are measured. Queries with more are searched for.
+    of the new rows: only those are measured. Where more come, all are.
     """
     distance2, slot = lists
-    num_queries, length = distance2.shape
-    num_rows = rows.shape[0]
+    num_queries, num_rows = queries.shape[0], rows.shape[0]
+    few = min(_ENTRANTS, num_rows)
 
-    def slot_of(index):
-        return slots.at[index].get(mode="fill", fill_value=capacity).astype(jnp.int32)
+    def slot_of(value, index):
+        found = slots.at[index].get(mode="fill", fill_value=capacity)
+        return jnp.where(jnp.isinf(value), capacity, found).astype(jnp.int32)
 
-    def searched(distance2, slot, queries):
-        near, index = search(queries, rows, valid, min(length, num_rows))
-        return _merge((distance2, slot), (near, slot_of(index)))
-
-    few = min(_ENTRANTS, length)
-    if num_rows <= few or num_queries <= 2 * _TOGETHER:
-        return searched(distance2, slot, queries)
     bound, offset = _bounds(queries, rows, valid)
-    enters = bound + offset[:, None] <= distance2[:, -1:]
-    many = jnp.sum(enters & valid[None, :], axis=1, dtype=jnp.int32) > few
+    enters = (bound + offset[:, None] <= distance2[:, -1:]) & valid[None, :]
+    many = jnp.sum(enters, axis=1, dtype=jnp.int32) > few
     value, index = smallest(jnp.where(enters, bound, jnp.inf), few)
     near, index = _measured(queries, rows, value, index)
     near = jnp.where(many[:, None], jnp.inf, near)
-    entrant = jnp.where(many[:, None], capacity, slot_of(index))
-    merged = _merge((distance2, slot), (near, entrant))
+    merged = _merge((distance2, slot), (near, slot_of(near, index)))
+    if few == num_rows:
+        return merged
+    together = min(_TOGETHER, num_queries)
 
     def some(carry):
         many, distance2, slot = carry
-        chosen, which = jax.lax.top_k(many.astype(jnp.int32), _TOGETHER)
-        found = searched(distance2[which], slot[which], queries[which])
+        chosen, which = jax.lax.top_k(many.astype(jnp.int32), together)
+        direct = jnp.where(valid[None, :], distances2(queries[which], rows), jnp.inf)
+        near, index = smallest(direct, min(slot.shape[1], num_rows))
+        found = _merge((distance2[which], slot[which]), (near, slot_of(near, index)))
         place = jnp.where(chosen > 0, which, num_queries)
         return (
             many.at[which].set(False),
