@@ -141,6 +141,7 @@ AIMS: dict[str, tuple[float | None, float | None]] = {
     "speedup_vs_sklearn.equal_accuracy": (150.0, None),
     "gemm_fraction.32_seeds": (0.45, None),
     "mlp_step_vs_sklearn.32_seeds": (13.0, None),
+    "mlp_step_vs_sklearn_one_process.32_seeds": (13.0, None),
     "seconds_per_seed_gain.64_seeds": (3.0, None),
     "memory_estimated_over_peak": (0.75, 1.25),
     "compile_seconds.cached": (None, 3.0),

@@ -162,10 +162,15 @@ def protocol(
     )
 
 
+def step_seconds(features: np.ndarray, label: np.ndarray, settings: Settings) -> float:
+    """Seconds per gradient step of the MLP in this process."""
+    took, steps = fixed_epochs(features, label, settings)
+    return took / steps
+
+
 def fit(
     workers: Workers, features: np.ndarray, label: np.ndarray, settings: Settings
 ) -> float:
     """Seconds per seed and gradient step of the MLP, every core training a seed."""
     work = [(features, label, settings)] * workers.number
-    results = workers.map(fixed_epochs, work)
-    return float(np.mean([took / steps for took, steps in results])) / workers.number
+    return float(np.mean(workers.map(step_seconds, work))) / workers.number

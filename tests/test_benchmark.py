@@ -231,7 +231,11 @@ def test_needed_flops_are_those_of_the_gradients_products():
 def test_gemm_part():
     part = bench_gemm.measure(TINY._replace(gemm_seeds=(3,)), QUIET)
     positive(part)
-    assert set(part.figures) == {"gemm_fraction.3_seeds", "mlp_step_vs_sklearn.3_seeds"}
+    assert set(part.figures) == {
+        "gemm_fraction.3_seeds",
+        "mlp_step_vs_sklearn.3_seeds",
+        "mlp_step_vs_sklearn_one_process.3_seeds",
+    }
 
 
 def test_training_is_each_seeds_own_whatever_the_devices():
