@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import oracles
 import pytest
 from rich.console import Console
+from running import as_a_user
 from sklearn.neighbors import KNeighborsClassifier
 
 import rad_jax
@@ -42,7 +42,6 @@ def execute(config, tmp_path):
 
 
 def call(*arguments):
-    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "COLUMNS")}
     command = [
         sys.executable,
         "-W",
@@ -52,7 +51,7 @@ def call(*arguments):
         *arguments,
     ]
     return subprocess.run(
-        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300
+        command, cwd=ROOT, env=as_a_user(), capture_output=True, text=True, timeout=300
     )
 
 

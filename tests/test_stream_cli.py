@@ -5,7 +5,6 @@ import dataclasses
 import io
 import json
 import math
-import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from running import as_a_user
 from scipy import stats
 
 from experiments import flags, names, stream
@@ -55,17 +55,11 @@ def command(*arguments):
     return [sys.executable, "-W", "error", "-m", "experiments.stream", *arguments]
 
 
-def environment(**changes):
-    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "COLUMNS")}
-    env |= {"PYTHONIOENCODING": "utf-8"} | changes
-    return {k: v for k, v in env.items() if v is not None}
-
-
 def call(*arguments, **changes):
     return subprocess.run(
         command(*arguments),
         cwd=ROOT,
-        env=environment(**changes),
+        env=as_a_user(**changes),
         capture_output=True,
         text=True,
         timeout=300,
@@ -151,7 +145,7 @@ def runs(tmp_path_factory):
                 f"--output_dir={folder}",
             ),
             cwd=ROOT,
-            env=environment(PYTHONHASHSEED=str(i)),
+            env=as_a_user(PYTHONHASHSEED=str(i)),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
