@@ -214,7 +214,7 @@ def test_a_sweep_cleans_and_the_baselines_are_untouched():
             stream_data(),
             arms,
             label_model=rad_jax.nearest_centroid(),
-            classifier=rad_jax.knn(3),
+            classifier=rad_jax.nearest_centroid(),
             noise_rates=[0.4],
             num_seeds=3,
             cleaning_window=window,

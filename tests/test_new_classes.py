@@ -189,6 +189,7 @@ def test_online_admits_an_unknown_class_and_asks_about_it():
     assert (statuses == RowStatus.PENDING).sum() == 3
 
 
+@pytest.mark.slow  # compiles four arms
 def test_budgets_and_new_class_rows_are_one_program():
     pairs = list(itertools.product((2, 6), (1, 5)))
     arms = [
