@@ -814,6 +814,24 @@ def test_mlp_trains_as_written_out_over_the_kept_rows_alone(keep):
     )
 
 
+def test_an_mlp_classifies_many_rows_as_it_does_few():
+    """In pieces on CPU, the last of which is not full."""
+    learner, spec = rad_jax.mlp((6,)), Spec((3,), 4, 10)
+    keys = jax.random.split(jax.random.key(0), 2)
+    models = jax.vmap(lambda key: learner.init(spec, {}, key))(keys)
+    rows = np.random.default_rng(0).normal(size=(1300, 3)).astype(np.float32)
+
+    def classify(rows):
+        return jax.vmap(
+            lambda m: learner.predict_proba(spec, {}, m, None, Queries(rows, {}))
+        )(models)
+
+    few = [classify(rows[i : i + 130]) for i in range(0, 1300, 130)]
+    np.testing.assert_allclose(
+        jax.jit(classify)(rows), np.concatenate(few, axis=1), rtol=1e-5
+    )
+
+
 @pytest.mark.parametrize("keep", [0.6, 0.06])
 def test_network_trains_as_a_plain_optax_loop_over_the_kept_rows_alone(keep):
     problem = clusters(4, keep=keep)
