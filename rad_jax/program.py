@@ -1,4 +1,4 @@
-"""The compiled parts of a sweep (start, advance, finish), and how they are run.
+"""The compiled parts of a sweep (begin, advance), and how they are run.
 
 Runs with two models and runs with one (RAD Slim) are two vmapped groups of the same
 program; they share features, neighbour lists and true labels. Each device of a mesh
@@ -16,11 +16,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from rad_jax import metrics, stream
 from rad_jax import runs as layout
+from rad_jax import stream
 from rad_jax.compiled import Compiled, unalias
 from rad_jax.devices import RUNS, SHARED, over_runs, put
-from rad_jax.engine import Engine, classify
+from rad_jax.engine import Engine
 from rad_jax.runs import Runs
 from rad_jax.state import Params, PerSeed, Shared
 from rad_jax.types import Array, Keys, Noise, PyTree
@@ -71,11 +71,19 @@ class Block(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What goes from one arrival to the next: `PerSeed` of each group has R runs."""
+    """What goes from one arrival to the next; what is of a group has R runs.
+
+    Attributes:
+      shared: by all runs.
+      world: likewise.
+      groups: the state of each group's runs.
+      confusions: of each group's predictions after the latest arrival.
+    """
 
     shared: Shared
     world: stream.World
     groups: tuple[PerSeed, ...]
+    confusions: tuple[stream.Confusions, ...]
 
 
 _HISTORY = P(None, "runs")  # [arrivals, R]
@@ -86,7 +94,6 @@ class Program(NamedTuple):
 
     begin: Compiled
     advance: Compiled
-    finish: Compiled
 
 
 @functools.cache
@@ -134,17 +141,21 @@ def make_program(
                 run.init_key,
                 params._replace(selection=run.selection),
             )
-            per_seed, figures = stream.evaluate(engine, mine, per_seed, world, alpha)
-            return per_seed, figures | stream.NO_ARRIVAL
+            per_seed, figures, confusions = stream.evaluate(
+                engine, mine, per_seed, world, alpha
+            )
+            return per_seed, figures | stream.NO_ARRIVAL, confusions
 
-        groups, figures = [], []
-        for engine, group_params, group_runs in zip(engines, params, runs, strict=True):
-            per_seed, figure = jax.vmap(
-                functools.partial(one_run, engine), in_axes=(axes, None)
-            )(group_runs, group_params)
-            groups.append(per_seed)
-            figures.append(figure)
-        return Carry(shared, world, tuple(groups)), tuple(figures)
+        found = [
+            jax.vmap(functools.partial(one_run, engine), in_axes=(axes, None))(
+                group_runs, group_params
+            )
+            for engine, group_params, group_runs in zip(
+                engines, params, runs, strict=True
+            )
+        ]
+        groups, figures, confusions = zip(*found, strict=True)
+        return Carry(shared, world, groups, confusions), figures
 
     def arrival_step(i, first, carry: Carry, block: Block, runs):
         features, labels, row_id = (x[label_delay + i] for x in block)
@@ -162,7 +173,7 @@ def make_program(
                 block.labels[i],
                 first + i - label_delay + 1,
             )
-        groups, figures = [], []
+        found = []
         for engine, group_runs, per_seed in zip(
             engines, runs, carry.groups, strict=True
         ):
@@ -183,10 +194,9 @@ def make_program(
                     late=late,
                 )
 
-            per_seed, figure = vmapped(one_run)(group_runs, per_seed)
-            groups.append(per_seed)
-            figures.append(figure)
-        return Carry(shared, world, tuple(groups)), tuple(figures)
+            found.append(vmapped(one_run)(group_runs, per_seed))
+        groups, figures, confusions = zip(*found, strict=True)
+        return Carry(shared, world, groups, confusions), figures
 
     def advance(carry: Carry, history, block: Block, runs, first, count):
         """`count` arrivals from `first` on; their figures in rows 0.. of history."""
@@ -203,29 +213,7 @@ def make_program(
 
         return jax.lax.fori_loop(0, count, body, (carry, history))
 
-    def finish(carry: Carry, runs):
-        """Confusion matrices of the final predictions."""
-
-        def one_run(engine, run, per_seed):
-            mine = carry.shared._replace(order_key=run.order_key)
-            probs = engine.probabilities(mine, per_seed, carry.world.test)
-            label = carry.world.targets.label
-            return tuple(
-                metrics.confusion(predicted, label, engine.num_classes)
-                for predicted in (
-                    classify(per_seed, probs),
-                    jnp.argmax(probs[-1], axis=-1),
-                )
-            )
-
-        return tuple(
-            vmapped(functools.partial(one_run, engine))(group_runs, per_seed)
-            for engine, group_runs, per_seed in zip(
-                engines, runs, carry.groups, strict=True
-            )
-        )
-
-    carry_specs: Any = Carry(SHARED, SHARED, RUNS)  # type: ignore[arg-type]
+    carry_specs: Any = Carry(SHARED, SHARED, RUNS, RUNS)  # type: ignore[arg-type]
     runs_specs = (layout.specs(random_model),) * len(engines)
 
     def compiled(function, in_specs, out_specs, **options) -> Compiled:
@@ -240,7 +228,6 @@ def make_program(
             (carry_specs, _HISTORY),
             donate_argnums=(0, 1),
         ),
-        compiled(finish, (carry_specs, runs_specs), RUNS),
     )
 
 
@@ -330,7 +317,7 @@ def execute(
         done += count
         if progress is not None:
             progress(done)
-    confusions = jax.device_get(program.finish(carry, runs))
+    confusions = jax.device_get(carry.confusions)
     elapsed = time.perf_counter() - begin_time
     compile_seconds = _compile_seconds(program) - compiled_before
     figures = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)

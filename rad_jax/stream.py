@@ -89,9 +89,21 @@ def extend_world(
     )
 
 
+class Confusions(NamedTuple):
+    """Counts ``[K, K]`` int32 on the test set: rows true class, columns predicted.
+
+    Attributes:
+      ensemble: of the prediction that a user gets.
+      classifier: of C alone.
+    """
+
+    ensemble: Array
+    classifier: Array
+
+
 def evaluate(
     engine: Engine, shared: Shared, per_seed: PerSeed, world: World, alpha: str
-) -> tuple[PerSeed, dict[str, Array]]:
+) -> tuple[PerSeed, dict[str, Array], Confusions]:
     """Measures the predictions of the present models.
 
     The ensemble weighs models by the accuracies of the arrival before.
@@ -105,8 +117,8 @@ def evaluate(
         arrival's ensemble uses by those on the test set.
 
     Returns:
-      The state of the seed, and a scalar for each of
-      `rad_jax.statistics.HISTORY_METRICS` but those of `NO_ARRIVAL`.
+      The state of the seed; a scalar for each of
+      `rad_jax.statistics.HISTORY_METRICS` but those of `NO_ARRIVAL`; confusions.
     """
     probs = engine.probabilities(shared, per_seed, world.test)
     by_model = [jnp.argmax(p, axis=-1) for p in probs]
@@ -118,7 +130,7 @@ def evaluate(
         )
     predicted = classify(per_seed, probs)
     memory = shared.memory
-    return per_seed, {
+    figures = {
         "accuracy": metrics.accuracy(predicted, world.targets),
         "classifier_accuracy": alone[-1],
         "label_model_accuracy": alone[0],
@@ -134,6 +146,13 @@ def evaluate(
             memory.arrived > 0,
         ),
     }
+    confusions = Confusions(
+        *(
+            metrics.confusion(p, world.targets.label, engine.num_classes)
+            for p in (predicted, by_model[-1])
+        )
+    )
+    return per_seed, figures, confusions
 
 
 class Late(NamedTuple):
@@ -225,7 +244,7 @@ def arrive(
     *,
     alpha: str,
     late: Late | None = None,
-) -> tuple[PerSeed, dict[str, Array]]:
+) -> tuple[PerSeed, dict[str, Array], Confusions]:
     """One arrival of one seed: corrupt, judge, ask, learn, evaluate.
 
     Args:
@@ -244,8 +263,8 @@ def arrive(
         `arrival` are then only predicted.
 
     Returns:
-      The state of the seed, and a scalar for each of
-      `rad_jax.statistics.HISTORY_METRICS`.
+      The state of the seed; a scalar for each of
+      `rad_jax.statistics.HISTORY_METRICS`; confusions.
     """
     before = {}
     index, judging = shared.arrival, shared
@@ -276,8 +295,9 @@ def arrive(
     expert_key = jax.random.fold_in(batch_key, _EXPERT)
     per_seed = engine.ask_seed(shared, per_seed, arrival, info, true_label, expert_key)
     per_seed = engine.learn_seed(shared, per_seed)
-    per_seed, figures = evaluate(engine, shared, per_seed, world, alpha)
+    per_seed, figures, confusions = evaluate(engine, shared, per_seed, world, alpha)
     realised = realised_rate(given, true_label, arrival.valid)
     if late is not None:
         realised = jnp.where(index >= 1, realised, jnp.nan)
-    return per_seed, figures | before | {"realised_noise": realised}
+    figures |= before | {"realised_noise": realised}
+    return per_seed, figures, confusions

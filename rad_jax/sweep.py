@@ -389,6 +389,7 @@ def _estimate(
         one = (
             spec.capacity * 5
             + _JUDGING * judged
+            + 8 * spec.num_classes**2  # two confusion matrices
             + sum(learner.bytes(spec, num_queries) for learner in algo.engine.learners)
         )
         seed += len(group) * num_rates * one

@@ -73,11 +73,11 @@ class Compilations:
     def of_parts(self):
         return {
             part: sum(part in name for name in self.all)
-            for part in ("begin", "advance", "finish")
+            for part in ("begin", "advance")
         }
 
 
-ONCE = {"begin": 1, "advance": 1, "finish": 1}
+ONCE = {"begin": 1, "advance": 1}
 
 
 @functools.cache
@@ -950,8 +950,8 @@ class TestTrueLabels:
 
         true = jnp.asarray(data.labels[0])
         for index, changes in ((0, True), (1, False), (2, False)):
-            honest, figures = arrive(index, true)
-            poisoned, other = arrive(index, (true + 1) % K)
+            honest, figures, _ = arrive(index, true)
+            poisoned, other, _ = arrive(index, (true + 1) % K)
             same = (np.array(honest.status) == np.array(poisoned.status)).all()
             assert same != changes
             if not changes:
