@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import names, stream
+from experiments import devices, names, stream
 from rad_jax import Training, datasets, sweep
 
 #: Arrivals, and gradient steps of each: memory does not depend on them.
@@ -154,9 +154,7 @@ def compilation(task: dict[str, Any]) -> dict[str, Any]:
     Args:
       task: cache_dir; config, fields of `stream.Config`.
     """
-    jax.config.update("jax_compilation_cache_dir", task["cache_dir"])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    devices.keep_programs(task["cache_dir"])
     given: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in task["config"].items()

@@ -73,9 +73,9 @@ def test_compile_part(monkeypatch):
     child = bench_processes.child
 
     def watched(task, *, cache_dir, config):
-        before = set(map(str, bench_processes.Path(cache_dir).iterdir()))
+        before = set(map(str, bench_processes.Path(cache_dir).rglob("*")))
         found = child(task, cache_dir=cache_dir, config=config)
-        after = set(map(str, bench_processes.Path(cache_dir).iterdir()))
+        after = set(map(str, bench_processes.Path(cache_dir).rglob("*")))
         folders.append((before, after))
         return found
 
@@ -96,6 +96,7 @@ def test_compile_part(monkeypatch):
     def programs(names):
         return {name for name in names if name.endswith("-cache")}
 
+    assert programs(filled)
     assert programs(unchanged) == programs(filled)  # nothing was compiled anew
     assert set(part.figures) == {
         "compile_seconds.cold",
