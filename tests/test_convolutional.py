@@ -10,7 +10,15 @@ import optax
 import pytest
 
 import rad_jax
-from rad_jax.learners import VGG, Training, convolutional, network, shift_and_flip, vgg
+from rad_jax.learners import (
+    VGG,
+    Training,
+    convolutional,
+    network,
+    shift_and_flip,
+    shuffling,
+    vgg,
+)
 from rad_jax.types import Examples, Queries, Spec
 
 K, SIDE, ROWS = 3, 8, 30
@@ -236,7 +244,8 @@ def minibatches(order_key, num_steps):
     per_epoch = -(-ROWS // size)
     for step in range(num_steps):
         epoch_key = jax.random.fold_in(order_key, step // per_epoch)
-        order = np.argsort(jax.random.uniform(epoch_key, (ROWS,)), stable=True)
+        keys = shuffling.round_keys(epoch_key)
+        order = np.asarray(shuffling.nth(keys, jnp.arange(ROWS), ROWS))
         yield order[step % per_epoch * size :][:size]
 
 

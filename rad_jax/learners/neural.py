@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rad_jax.learners import shuffling
 from rad_jax.learners.training import Training
 from rad_jax.types import (
     Array,
@@ -67,17 +68,6 @@ def weighted_cross_entropy(logits: Array, label: Array, weight: Array) -> Array:
     given = jnp.sum(jnp.where(is_given, below, 0.0), axis=0)
     losses = jnp.log(jnp.sum(jnp.exp(below), axis=0)) - given
     return jnp.sum(losses * weight) / jnp.maximum(jnp.sum(weight), 1e-12)
-
-
-def _shuffled(key: jax.Array, valid: Array, padding: int) -> Array:
-    """The valid slots in random order, then the others, then padding."""
-    draw = jnp.where(valid, jax.random.uniform(key, valid.shape), 2.0)
-    # Numbers of at least 0 are in the same order as their bits, and XLA's CPU backend
-    # sorts whole numbers faster.
-    bits = jax.lax.bitcast_convert_type(draw, jnp.int32)
-    slots = jnp.arange(valid.size, dtype=jnp.int32)
-    _, order = jax.lax.sort((bits, slots), num_keys=1, is_stable=True)
-    return jnp.pad(order, (0, padding))
 
 
 def _options(module: nn.Module, train: bool, mask: Array) -> dict[str, Any]:
@@ -165,21 +155,19 @@ def _functions(
         per_epoch = jnp.maximum(-(-num_rows // size), 1)
         weights = jnp.where(examples.valid, examples.weight, 0.0)
 
+        # Slots by rank among those that hold a row.
+        held = jnp.nonzero(examples.valid, size=spec.capacity, fill_value=0)[0]
+
         def step(index, carry):
-            model, order = carry
+            model, keys = carry
             within = index % per_epoch
-            order = jax.lax.cond(
-                within == 0,
-                lambda: _shuffled(
-                    jax.random.fold_in(order_key, index // per_epoch),
-                    examples.valid,
-                    size,
-                ),
-                lambda: order,
+            epoch_key = jax.random.fold_in(order_key, index // per_epoch)
+            keys = jax.lax.cond(
+                within == 0, lambda: shuffling.round_keys(epoch_key), lambda: keys
             )
-            start = within * size
-            slots = jax.lax.dynamic_slice(order, (start,), (size,))
-            inside = start + jnp.arange(size) < num_rows
+            position = within * size + jnp.arange(size, dtype=jnp.int32)
+            slots = held[shuffling.nth(keys, position, num_rows)]
+            inside = position < num_rows
             return (
                 update(
                     module,
@@ -189,12 +177,12 @@ def _functions(
                     jnp.where(inside, weights[slots], 0.0),
                     jax.random.fold_in(order_key, _UPDATES + index),
                 ),
-                order,
+                keys,
             )
 
-        order = jnp.zeros(spec.capacity + size, jnp.int32)
         num_steps = training.steps_at(examples.arrival)
-        model, _ = jax.lax.fori_loop(0, num_steps, step, (model, order))
+        keys = shuffling.round_keys(order_key)
+        model, _ = jax.lax.fori_loop(0, num_steps, step, (model, keys))
         any_kept = jnp.any(weights > 0)
         return jax.tree.map(lambda n, o: jnp.where(any_kept, n, o), model, before)
 
