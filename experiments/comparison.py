@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rad_jax import statistics
+from rad_jax import spread, statistics
 from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE, SweepResult
 
 #: What `rows` takes from `statistics.summarize`, by the name of the column.
@@ -32,7 +32,7 @@ HEADER = (
     *(f"{name}_ci95" for name in _INTERVALS),
     *("majority_accuracy", "compile_seconds", "run_seconds", "folder"),
 )
-#: A gap below this is none (as in `statistics.gap_closed`).
+#: A gap below this is none (as in `spread.gap_closed`).
 _NO_GAP = 0.01
 _BALANCED = {
     "accuracy": "balanced_accuracy",
@@ -153,7 +153,7 @@ def _last(result: SweepResult, metric: str, scheme: str) -> np.ndarray:
 
 
 def _mean(result: SweepResult, metric: str, scheme: str) -> float:
-    return float(statistics.nan_mean(_last(result, metric, scheme)))
+    return float(spread.nan_mean(_last(result, metric, scheme)))
 
 
 def _of_prediction(result: SweepResult, kind: str) -> Iterable[str]:
@@ -196,7 +196,7 @@ def _gain(result: SweepResult, metric: str, scheme: str) -> tuple[float, float]:
     The half is 0 where it cannot be known, with one seed.
     """
     gain = _last(result, metric, scheme) - _last(result, metric, LOWER_BASELINE)
-    mean, _, half = statistics.mean_std_ci95(gain)
+    mean, _, half = spread.mean_std_ci95(gain)
     return float(mean), float(np.nan_to_num(half))
 
 

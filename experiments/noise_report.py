@@ -18,7 +18,7 @@ from experiments.noise_estimates import METHODS, Found
 from experiments.settings import Config
 from experiments.study import say, write_csv
 from rad_jax.files import atomic_path
-from rad_jax.statistics import mean_std_ci95
+from rad_jax.spread import mean_std_ci95
 
 
 class Outcome(NamedTuple):

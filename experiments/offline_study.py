@@ -15,7 +15,7 @@ from experiments import reference, sklearn_study, study
 from experiments.devices import num_cores
 from experiments.study import Config
 from rad_jax import offline, study_figures
-from rad_jax.statistics import mean_std_ci95
+from rad_jax.spread import mean_std_ci95
 from rad_jax.study_figures import Curve, Curves
 
 _OURS, _THEIRS = "rad_jax", "scikit-learn"

@@ -13,7 +13,7 @@ from rich.table import Table
 from experiments import study
 from experiments.study import Config
 from rad_jax import offline, study_figures
-from rad_jax.statistics import mean_std_ci95
+from rad_jax.spread import mean_std_ci95
 from rad_jax.types import PRNGKey
 
 #: What runs differ in, as in `rad_jax.sweep`.

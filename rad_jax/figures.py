@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rad_jax import statistics
+from rad_jax import spread
 from rad_jax.files import atomic_path, require
 from rad_jax.statistics import LOWER_BASELINE, UPPER_BASELINE, SweepResult
 
@@ -179,7 +179,7 @@ def _draw_lines(axes: Any, result: SweepResult, panel: _Panel, r: int) -> None:
             if s:
                 break
             style = {"color": "black"}
-        mean, _, half = statistics.mean_std_ci95(history[s, r], axis=0)
+        mean, _, half = spread.mean_std_ci95(history[s, r], axis=0)
         band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
         axes.fill_between(arrivals, mean - half, mean + half, **band)
         axes.plot(
@@ -191,7 +191,7 @@ def _draw_lines(axes: Any, result: SweepResult, panel: _Panel, r: int) -> None:
             markevery=(s * step // len(result.schemes), step),
             **style,
         )
-    _scale(axes, panel, statistics.nan_mean(history, axis=2), _shares_wrong(result))
+    _scale(axes, panel, spread.nan_mean(history, axis=2), _shares_wrong(result))
     axes.set_xlim(-0.02 * arrivals[-1], 1.02 * arrivals[-1])
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(color="0.9", linewidth=0.6)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from experiments import budget_curve, names
 from experiments.settings import Config
-from rad_jax import statistics
+from rad_jax import spread, statistics
 from rad_jax.statistics import SweepResult
 
 CONFIG = Config(
@@ -88,10 +88,10 @@ def test_the_file_holds_the_figures_of_each_budget(result, tmp_path):
         assert float(row["queries"]) == 7 * (s - 2)
         last = {name: result.history[name][:, r, :, -1] for name in ("accuracy",)}
         no_sel, opt_sel, mine = (last["accuracy"][i] for i in (0, 1, s))
-        mean, _, half = statistics.mean_std_ci95(mine)
+        mean, _, half = spread.mean_std_ci95(mine)
         assert float(row["final_accuracy"]) == pytest.approx(mean)
         assert float(row["final_accuracy_ci95"]) == pytest.approx(half)
-        gap, _, half = statistics.gap_closed(mine, no_sel, opt_sel)
+        gap, _, half = spread.gap_closed(mine, no_sel, opt_sel)
         assert float(row["gap_closed"]) == pytest.approx(gap)
         assert float(row["gap_closed_ci95"]) == pytest.approx(half)
 
@@ -106,7 +106,7 @@ def test_the_table_shows_them(result):
         ["margin", "0.05", "(3)", "28"],
         ["margin", "0.1", "(5)", "35"],
     ]
-    mean, _, half = statistics.mean_std_ci95(result.history["accuracy"][5, 0, :, -1])
+    mean, _, half = spread.mean_std_ci95(result.history["accuracy"][5, 0, :, -1])
     assert f"{mean:.3f}±{half:.3f}" in shown[0]
 
 

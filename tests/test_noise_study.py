@@ -25,7 +25,7 @@ from experiments import (
 )
 from experiments.noise_report import Outcome
 from experiments.settings import Config
-from rad_jax import noise, schedules, selection, statistics
+from rad_jax import noise, schedules, selection, spread
 from rad_jax.datasets import StreamData
 from rad_jax.validation import stratified_split
 
@@ -397,7 +397,7 @@ def test_errors_are_those_of_the_matrices(studied):
         assert float(row["error_realised"]) == pytest.approx(off)
         assert float(row["rate"]) == pytest.approx(outcome.found[i][method].rate[seed])
         assert float(row["realised_rate"]) == pytest.approx(one.rate[seed].mean())
-    mean, _, half = statistics.mean_std_ci95(outcome.error(3, "counting", "asked"))
+    mean, _, half = spread.mean_std_ci95(outcome.error(3, "counting", "asked"))
     (line,) = [x for x in printed.split("pair_flip 0.3")[-2].splitlines()
                if x.split()[:1] == ["counting"]]  # fmt: skip
     assert f"{mean:.4f}±{half:.4f}" in line

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rad_jax import figures, files, report, statistics
+from rad_jax import figures, files, report, spread, statistics
 from rad_jax.statistics import SweepResult
 
 SCHEMES = (
@@ -326,12 +326,12 @@ class TestPictures:
         ):
             drawn_means = [line.get_ydata() for line in axes.get_lines()]
             np.testing.assert_allclose(
-                drawn_means, statistics.nan_mean(made.history[metric][:, 0], axis=1)
+                drawn_means, spread.nan_mean(made.history[metric][:, 0], axis=1)
             )
         (line,) = noise.get_lines()
         np.testing.assert_allclose(
             line.get_ydata(),
-            statistics.nan_mean(made.history["realised_noise"][0, 0], axis=0),
+            spread.nan_mean(made.history["realised_noise"][0, 0], axis=0),
         )
 
     def test_what_is_drawn(self, result, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rad_jax import statistics
+from rad_jax import spread, statistics
 from rad_jax.statistics import SweepResult
 
 NAN = math.nan
@@ -81,35 +81,35 @@ class TestSweepResult:
 class TestMeanStdCi95:
     def test_by_hand(self):
         # Deviations -1, 0, 1: variance 2 / 2; t(.975, 2) = 4.302653.
-        mean, std, ci95 = statistics.mean_std_ci95([1.0, 2.0, 3.0])
+        mean, std, ci95 = spread.mean_std_ci95([1.0, 2.0, 3.0])
         assert (mean, std) == (2, 1)
         assert ci95 == pytest.approx(4.302652730 / math.sqrt(3), rel=1e-8)
 
     def test_equals_scipy(self):
         x = np.random.default_rng(0).normal(size=9)
-        mean, std, ci95 = statistics.mean_std_ci95(x)
+        mean, std, ci95 = spread.mean_std_ci95(x)
         low, high = stats.t.interval(0.95, df=8, loc=np.mean(x), scale=stats.sem(x))
         np.testing.assert_allclose([mean - ci95, mean + ci95], [low, high])
         assert std == pytest.approx(x.std(ddof=1))
 
     def test_seeds_with_nan_are_left_out(self):
-        with_nan = statistics.mean_std_ci95([1.0, NAN, 4.0, NAN, 5.0])
-        np.testing.assert_allclose(with_nan, statistics.mean_std_ci95([1.0, 4.0, 5.0]))
+        with_nan = spread.mean_std_ci95([1.0, NAN, 4.0, NAN, 5.0])
+        np.testing.assert_allclose(with_nan, spread.mean_std_ci95([1.0, 4.0, 5.0]))
 
     def test_one_value_has_no_spread(self):
-        np.testing.assert_equal(statistics.mean_std_ci95([3.0]), (3.0, NAN, NAN))
-        np.testing.assert_equal(statistics.mean_std_ci95([3.0, NAN]), (3, NAN, NAN))
+        np.testing.assert_equal(spread.mean_std_ci95([3.0]), (3.0, NAN, NAN))
+        np.testing.assert_equal(spread.mean_std_ci95([3.0, NAN]), (3, NAN, NAN))
 
     def test_no_value(self):
-        np.testing.assert_equal(statistics.mean_std_ci95([NAN, NAN]), (NAN,) * 3)
-        np.testing.assert_equal(statistics.mean_std_ci95([]), (NAN,) * 3)
+        np.testing.assert_equal(spread.mean_std_ci95([NAN, NAN]), (NAN,) * 3)
+        np.testing.assert_equal(spread.mean_std_ci95([]), (NAN,) * 3)
 
     def test_axis(self):
         x = np.random.default_rng(1).normal(size=(4, 5, 3))
         x[0, :, 1] = NAN
-        whole = statistics.mean_std_ci95(x, axis=1)
+        whole = spread.mean_std_ci95(x, axis=1)
         for i, j in np.ndindex(4, 3):
-            single = statistics.mean_std_ci95(x[i, :, j])
+            single = spread.mean_std_ci95(x[i, :, j])
             np.testing.assert_allclose([part[i, j] for part in whole], single)
 
 
@@ -124,14 +124,14 @@ accuracies = st.integers(2, 12).flatmap(
 
 class TestGapClosed:
     def test_ratio_of_means_by_hand(self):
-        estimate = statistics.gap_closed([0.8, 0.9], [0.6, 0.8], [1.0, 0.9])
+        estimate = spread.gap_closed([0.8, 0.9], [0.6, 0.8], [1.0, 0.9])
         assert estimate.mean == pytest.approx((0.85 - 0.7) / (0.95 - 0.7))
 
     def test_bootstrap_by_hand(self):
         # Four seeds with ratios 0, 0, 1, 1 at the same gap: a resample's ratio is the
         # mean of four fair coins, of standard deviation sqrt(1/4/4). The interval at
         # these levels holds all of it: 0 to 1.
-        estimate = statistics.gap_closed(
+        estimate = spread.gap_closed(
             [0.5, 0.9] * 2, [0.5] * 4, [0.9] * 4, num_bootstrap=20_000
         )
         assert estimate.mean == pytest.approx(0.5)
@@ -139,7 +139,7 @@ class TestGapClosed:
         assert estimate.ci95 == pytest.approx(0.5)
 
     def test_three_seeds_give_a_ratio_and_no_interval(self):
-        estimate = statistics.gap_closed([0.5, 0.9, 0.7], [0.5] * 3, [0.9] * 3)
+        estimate = spread.gap_closed([0.5, 0.9, 0.7], [0.5] * 3, [0.9] * 3)
         assert estimate.mean == pytest.approx(0.5)
         assert np.isnan([estimate.std, estimate.ci95]).all()
 
@@ -148,16 +148,16 @@ class TestGapClosed:
     def test_baselines_are_zero_and_one(self, rows):
         _, no_sel, opt_sel = np.transpose(rows)
         for values, expected in ((no_sel, 0), (opt_sel, 1)):
-            estimate = statistics.gap_closed(values, no_sel, opt_sel, num_bootstrap=100)
-            spread = 0 if len(rows) >= 4 else NAN
-            np.testing.assert_allclose(estimate, (expected, spread, spread), atol=1e-12)
+            estimate = spread.gap_closed(values, no_sel, opt_sel, num_bootstrap=100)
+            blank = 0 if len(rows) >= 4 else NAN
+            np.testing.assert_allclose(estimate, (expected, blank, blank), atol=1e-12)
 
     @given(accuracies, st.floats(0.1, 10), st.floats(-3, 3))
     @settings(max_examples=50, deadline=None)
     def test_invariant_to_affine_maps(self, rows, scale, shift):
         arrays = np.transpose(rows)
-        plain = statistics.gap_closed(*arrays, num_bootstrap=100)
-        mapped = statistics.gap_closed(
+        plain = spread.gap_closed(*arrays, num_bootstrap=100)
+        mapped = spread.gap_closed(
             *(scale * arrays + shift), num_bootstrap=100, minimum_gap=0.01 * scale
         )
         np.testing.assert_allclose(mapped, plain, rtol=1e-6, atol=1e-9)
@@ -166,34 +166,34 @@ class TestGapClosed:
     @settings(max_examples=30, deadline=None)
     def test_ratio_does_not_depend_on_the_order_of_seeds(self, rows, random):
         shuffled = random.sample(rows, len(rows))
-        one = statistics.gap_closed(*np.transpose(rows), num_bootstrap=10)
-        two = statistics.gap_closed(*np.transpose(shuffled), num_bootstrap=10)
+        one = spread.gap_closed(*np.transpose(rows), num_bootstrap=10)
+        two = spread.gap_closed(*np.transpose(shuffled), num_bootstrap=10)
         np.testing.assert_allclose(one.mean, two.mean, atol=1e-12)
 
     def test_blank_below_the_minimum_gap(self):
         no_sel = np.full(5, 0.9)
         for gap in (0.009, 0.0, -0.2):
-            estimate = statistics.gap_closed(no_sel, no_sel, no_sel + gap)
+            estimate = spread.gap_closed(no_sel, no_sel, no_sel + gap)
             np.testing.assert_equal(estimate, (NAN,) * 3)
-        assert statistics.gap_closed(no_sel, no_sel, no_sel + 0.011).mean == 0
+        assert spread.gap_closed(no_sel, no_sel, no_sel + 0.011).mean == 0
 
     def test_one_seed_has_a_ratio_and_no_spread(self):
-        estimate = statistics.gap_closed([0.8], [0.7], [0.9])
+        estimate = spread.gap_closed([0.8], [0.7], [0.9])
         np.testing.assert_allclose(estimate, (0.5, NAN, NAN))
 
     def test_seeds_with_nan_are_left_out(self):
         values, no_sel, opt_sel = [0.8, 0.1, 0.85], [0.7, NAN, 0.6], [0.9, 0.9, 0.95]
         both = [x[::2] for x in (values, no_sel, opt_sel)]
         np.testing.assert_equal(
-            statistics.gap_closed(values, no_sel, opt_sel), statistics.gap_closed(*both)
+            spread.gap_closed(values, no_sel, opt_sel), spread.gap_closed(*both)
         )
-        nothing = statistics.gap_closed([NAN], [0.1], [0.9])
+        nothing = spread.gap_closed([NAN], [0.1], [0.9])
         np.testing.assert_equal(nothing, (NAN,) * 3)
 
     def test_a_gap_that_may_be_zero_has_no_interval(self):
         # Gaps of -.4, 0, 0, .6: mean .05, many resamples near or below 0.
         opt_sel = np.array([0.1, 0.5, 0.5, 1.1])
-        estimate = statistics.gap_closed(np.full(4, 0.52), np.full(4, 0.5), opt_sel)
+        estimate = spread.gap_closed(np.full(4, 0.52), np.full(4, 0.5), opt_sel)
         np.testing.assert_allclose(estimate, (0.4, NAN, NAN))
 
     def test_a_rare_resample_without_gap_only_widens(self):
@@ -201,15 +201,15 @@ class TestGapClosed:
         random = np.random.default_rng(0)
         gap = np.array([0.0, *random.uniform(0.08, 0.12, 7)])
         values = 0.5 + 0.7 * gap + random.normal(0, 0.005, 8)
-        estimate = statistics.gap_closed(values, np.full(8, 0.5), 0.5 + gap)
+        estimate = spread.gap_closed(values, np.full(8, 0.5), 0.5 + gap)
         assert 0 < estimate.ci95 < 0.3
 
     def test_pure_function_of_its_arguments(self):
         levels = np.array([[0.6], [0.5], [0.8]])
         arrays = levels + np.random.default_rng(3).uniform(0, 0.1, (3, 6))
-        one, two = (statistics.gap_closed(*arrays) for _ in range(2))
+        one, two = (spread.gap_closed(*arrays) for _ in range(2))
         np.testing.assert_equal(one, two)
-        other = statistics.gap_closed(*arrays, seed=1)
+        other = spread.gap_closed(*arrays, seed=1)
         assert other.mean == one.mean
         assert other.std == pytest.approx(one.std, rel=0.1)
 
@@ -222,7 +222,7 @@ class TestGapClosed:
             no_sel = random.normal(0.80, 0.010, n)
             opt_sel = no_sel + random.normal(0.10, 0.010, n)
             values = no_sel + random.normal(0.06, 0.008, n)
-            ratio, _, half = statistics.gap_closed(
+            ratio, _, half = spread.gap_closed(
                 values, no_sel, opt_sel, num_bootstrap=500
             )
             hits += abs(ratio - truth) <= half
@@ -237,16 +237,16 @@ class TestGapClosed:
             no_sel = random.normal(0.80, 0.010, 20)
             opt_sel = no_sel + random.normal(0.10, 0.010, 20)
             values = no_sel + random.normal(0.06, 0.008, 20)
-            return statistics.gap_closed(values, no_sel, opt_sel, num_bootstrap=500)
+            return spread.gap_closed(values, no_sel, opt_sel, num_bootstrap=500)
 
         means, stds, _ = np.transpose([draw() for _ in range(300)])
         assert np.mean(stds) == pytest.approx(np.std(means), rel=0.15)
 
     def test_bad_arguments(self):
         with pytest.raises(ValueError, match=r"\(2,\), \(2,\), \(3,\)"):
-            statistics.gap_closed([0, 0], [0, 0], [0, 0, 0])
+            spread.gap_closed([0, 0], [0, 0], [0, 0, 0])
         with pytest.raises(ValueError, match="minimum_gap=0"):
-            statistics.gap_closed([0], [0], [0], minimum_gap=0)
+            spread.gap_closed([0], [0], [0], minimum_gap=0)
 
 
 class TestSummarize:
