@@ -226,7 +226,7 @@ def _wanted() -> bool:
         )
     if address is not None:
         host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise ValueError(
                 f"--coordinator_address must be host:port, got {address!r}"
             )
@@ -247,6 +247,8 @@ def _connect() -> Processes:
     timeout = FLAGS.connect_timeout
     faulthandler.disable()  # JAX aborts a process whose peer died: no stacks after that
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # It would take a SIGTERM (kill, scancel, docker stop) for a notice, and go on.
+    jax.config.update("jax_enable_preemption_service", False)
     late = threading.Timer(timeout, _too_late, [timeout])
     late.daemon = True
     late.start()

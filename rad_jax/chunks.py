@@ -3,7 +3,10 @@
 import io
 import json
 import math
+import os
+import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,8 +66,9 @@ class Part(NamedTuple):
         """
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                return Part(
-                    tuple(arrays["seeds"].tolist()),
+                seeds = arrays["seeds"]
+                part = Part(
+                    tuple(seeds.tolist()),
                     {
                         name.removeprefix(_HISTORY): arrays[name]
                         for name in arrays.files
@@ -75,12 +79,30 @@ class Part(NamedTuple):
                 )
         except (
             zipfile.BadZipFile,
+            zlib.error,
             KeyError,
             EOFError,
             AttributeError,
             TypeError,
+            RuntimeError,  # flipped bits say that it is encrypted
         ) as error:
             raise ValueError(f"it does not hold a chunk: {error}") from error
+        measured = [*part.history.values(), part.confusion, part.classifier_confusion]
+        if (
+            not part.seeds
+            or not part.history
+            or seeds.dtype.kind != "i"
+            or len(set(seeds.ravel().tolist())) < len(seeds)
+            or any(x.shape[2:3] != seeds.shape for x in measured)
+            or any(x.dtype.kind not in "iuf" for x in measured)
+        ):
+            raise ValueError("it does not hold a chunk: arrays are not as `to_bytes`'s")
+        return part
+
+    def layout(self) -> dict[str, tuple[int, ...]]:
+        """Shapes by name, but for the number of seeds; equal in parts of one sweep."""
+        arrays = {**self.history, "": self.confusion, "C": self.classifier_confusion}
+        return {name: x.shape[:2] + x.shape[3:] for name, x in arrays.items()}
 
 
 def join(parts: Sequence[Part]) -> Part:
@@ -231,7 +253,7 @@ def run(
 
 
 def _chunk_name(part: Part) -> str:
-    return f"seeds_{part.seeds[0]:07}"
+    return f"seeds_{part.seeds[0]:07}.npz"
 
 
 class Store:
@@ -250,9 +272,18 @@ class Store:
         Raises:
           ValueError: there are chunks, and `resume` is false, or they are of other
             settings, or a file is damaged.
+          OSError: it is no folder, or no file can be made in it.
         """
         self._folder, self._settings = folder, json.loads(json.dumps(settings))
+        if os.path.lexists(folder):  # found out now, and not after a chunk
+            try:
+                tempfile.TemporaryFile(dir=folder).close()
+            except OSError as error:
+                raise OSError(
+                    f"{folder} cannot be written to ({error.strerror})"
+                ) from error
         files = sorted(folder.glob("seeds_*.npz"))
+        self._known = {file.name for file in files}
         if files and not resume:
             raise ValueError(
                 f"{folder} holds {len(files)} finished chunks of a run that did not "
@@ -265,13 +296,15 @@ class Store:
             try:
                 part = Part.from_bytes(file.read_bytes())
                 known = {seed for one in self.finished for seed in one.seeds}
-                named = file.stem == _chunk_name(part)
+                named = file.name == _chunk_name(part)
                 if not named or known & set(part.seeds):
                     raise ValueError(
                         "its seeds are not those of its name, or are in another chunk, "
                         "too; delete it"
                     )
-            except ValueError as error:
+                if self.finished and self.finished[0].layout() != part.layout():
+                    raise ValueError("it is of another sweep than the first chunk")
+            except (ValueError, OSError) as error:
                 raise ValueError(f"{file} cannot be read: {error}") from error
             self.finished.append(part)
 
@@ -281,7 +314,7 @@ class Store:
             there = json.loads(file.read_text(encoding="utf-8"))
             if not isinstance(there, dict):
                 raise ValueError("it holds no settings")
-        except ValueError as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
         differ = differences(there, self._settings)
         if differ:
@@ -291,17 +324,32 @@ class Store:
             )
 
     def save(self, part: Part) -> None:
-        """Writes a chunk, whole or not at all."""
+        """Writes a chunk, whole or not at all.
+
+        Raises:
+          OSError: it cannot be written; or another run, perhaps with other settings,
+            writes into the same folder.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
+        there = {file.name for file in self._folder.glob("seeds_*.npz")}
+        if there - self._known:
+            raise OSError(
+                f"{self._folder}: another run writes its chunks there, too "
+                f"({', '.join(sorted(there - self._known))}); give each run its own "
+                "--output_dir"
+            )
         with atomic_path(self._folder / _SETTINGS) as path:
             path.write_text(json.dumps(self._settings, indent=2), encoding="utf-8")
-        with atomic_path(self._folder / f"{_chunk_name(part)}.npz") as path:
+        with atomic_path(self._folder / _chunk_name(part)) as path:
             path.write_bytes(part.to_bytes())
+        self._known.add(_chunk_name(part))
 
     def remove(self) -> None:
         """Deletes what `save` wrote, and the folder if nothing else is in it."""
-        for file in (*self._folder.glob("seeds_*.npz"), self._folder / _SETTINGS):
-            file.unlink(missing_ok=True)
+        # With what a kill left half written, which has a dot before its name.
+        for pattern in ("seeds_*.npz", ".seeds_*.npz", ".settings_*.json", _SETTINGS):
+            for file in self._folder.glob(pattern):
+                file.unlink(missing_ok=True)
         if self._folder.is_dir() and not any(self._folder.iterdir()):
             self._folder.rmdir()
 

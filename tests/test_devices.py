@@ -283,6 +283,80 @@ def test_chunks_of_another_run_are_refused(tmp_path):
         chunks.Store(folder, SETTINGS, resume=True)
 
 
+def a_part(*seeds, num_arrivals=3):
+    n = len(seeds)
+    counts = np.zeros((1, 1, n, 2, 2), int)
+    return chunks.Part(
+        seeds, {"accuracy": np.zeros((1, 1, n, num_arrivals))}, counts, counts
+    )
+
+
+def without_history(part):
+    return part._replace(history={})
+
+
+def of_other_seeds(part):
+    return part._replace(seeds=(0, 1, 2))
+
+
+def of_the_same_seeds(part):
+    return part._replace(seeds=(0, 0))
+
+
+@pytest.mark.parametrize(
+    "damage", [without_history, of_other_seeds, of_the_same_seeds, None]
+)
+def test_a_chunk_that_does_not_fit_is_refused_before_any_work(damage, tmp_path):
+    chunks.Store(tmp_path, SETTINGS, resume=True).save(a_part(2, 3))
+    part = damage(a_part(0, 1)) if damage else a_part(0, 1, num_arrivals=4)
+    (tmp_path / "seeds_0000000.npz").write_bytes(part.to_bytes())
+    broken = "seeds_0000000" if damage else "seeds_0000002"
+    with pytest.raises(ValueError, match=rf"{broken}\.npz cannot be read: it"):
+        chunks.Store(tmp_path, SETTINGS, resume=True)
+
+
+def test_any_flipped_bit_of_a_chunk_is_found_or_harmless(tmp_path):
+    part = a_part(0, 1)
+    data = part.to_bytes()
+    for place in np.random.default_rng(0).integers(0, len(data), 150):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << (place % 8)
+        try:
+            again = chunks.Part.from_bytes(bytes(flipped))
+        except ValueError:
+            continue
+        assert again.seeds == part.seeds
+        assert again.layout() == part.layout()
+
+
+def test_a_folder_of_chunks_that_is_none_is_refused_before_any_work(tmp_path):
+    (tmp_path / "chunks").write_text("a file")
+    with pytest.raises(OSError, match=r"chunks cannot be written to \(Not a directory"):
+        chunks.Store(tmp_path / "chunks", SETTINGS, resume=False)
+
+
+def test_two_runs_do_not_mix_their_chunks(tmp_path):
+    one = chunks.Store(tmp_path, SETTINGS, resume=False)
+    other = chunks.Store(tmp_path, SETTINGS | {"seed": 4}, resume=False)
+    one.save(a_part(0, 1))
+    with pytest.raises(OSError, match=r"another run .*seeds_0000000\.npz"):
+        other.save(a_part(0, 1))
+    one.save(a_part(2, 3))
+    assert len(chunks.Store(tmp_path, SETTINGS, resume=True).finished) == 2
+
+
+def test_what_a_kill_left_half_written_goes_with_the_chunks(tmp_path):
+    folder = tmp_path / "chunks"
+    store = chunks.Store(folder, SETTINGS, resume=False)
+    store.save(a_part(0, 1))
+    (folder / ".seeds_0000002_77.npz").write_bytes(b"PK")
+    (folder / ".settings_77.json").write_text("{")
+    store = chunks.Store(folder, SETTINGS, resume=True)
+    assert [part.seeds for part in store.finished] == [(0, 1)]
+    store.remove()
+    assert not folder.exists()
+
+
 def test_nothing_to_resume_is_a_new_run(tmp_path):
     store = chunks.Store(tmp_path / "none", SETTINGS, resume=True)
     assert store.finished == []

@@ -123,8 +123,10 @@ def test_one_device_four_and_two_processes_write_the_same(tmp_path):
 
 
 @pytest.mark.slow  # they compile, and one is given up after 10 s
-@pytest.mark.parametrize("victim", [0, 1])
-def test_killing_one_ends_the_other_and_its_chunks_stay(victim, tmp_path):
+@pytest.mark.parametrize(
+    ("victim", "by"), [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGTERM)]
+)
+def test_killing_one_ends_the_other_and_its_chunks_stay(victim, by, tmp_path):
     folder = tmp_path / "out"
     long = ["--num_batches=600", "--batch_size=2", "--seeds_per_chunk=1"]
     two = start_two(folder, *long)
@@ -134,7 +136,7 @@ def test_killing_one_ends_the_other_and_its_chunks_stay(victim, tmp_path):
         assert time.monotonic() < deadline, "no chunk was finished"
         assert two[victim].poll() is None, two[victim].communicate()
         time.sleep(0.2)
-    two[victim].send_signal(signal.SIGKILL)
+    two[victim].send_signal(by)
     begin = time.monotonic()
     _, errors = two[1 - victim].communicate(timeout=100)
     assert time.monotonic() - begin < 60
@@ -142,6 +144,7 @@ def test_killing_one_ends_the_other_and_its_chunks_stay(victim, tmp_path):
     assert "died" in errors
     assert "Traceback" not in errors
     two[victim].communicate()
+    assert two[victim].returncode == -by
     assert list(mine.glob("seeds_*.npz"))  # to go on from
 
 
@@ -254,6 +257,7 @@ def test_settings_are_compared_with_process_0(monkeypatch):
         ({"num_processes": 2, "process_id": 0}, "--coordinator_address must be given"),
         ({"coordinator_address": "host"}, "host:port, got 'host'"),
         ({"coordinator_address": "host:99999"}, "host:port"),
+        ({"coordinator_address": "host:\u00b2"}, "host:port"),
         ({"num_processes": 0}, "--num_processes must be at least 1, got 0"),
         ({"num_processes": 2, "process_id": 2}, r"--process_id .*got 2 of 2"),
         ({"process_id": -1}, "--process_id .*got -1"),

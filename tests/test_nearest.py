@@ -1,6 +1,10 @@
 """Lists of nearest rows, against a full sort by (distance, slot)."""
 
 import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -385,3 +389,61 @@ def test_the_search_on_finds_for_every_seed_what_it_misses():
             np.pad(true[query, nearest_voters], short, constant_values=np.inf),
             rtol=1e-5,
         )
+
+
+@pytest.mark.parametrize("size", [9, 40])
+def test_numbers_whose_squares_overflow_enter_as_if_built_anew(size):
+    """Rows whose mean or squares no float32 holds, though some distances are 0."""
+    rng = np.random.default_rng(8)
+
+    def draw(size):
+        rows = rng.integers(0, 2, (size, 3)).astype(np.float32)
+        rows[:, 0] = 3e38
+        return rows
+
+    build, extend = jitted(5)
+    queries, store = draw(30), memory.empty(50, (3,))
+    lists = build(store, queries)
+    for arrival in range(2):
+        valid = rng.random(size) < 0.8
+        store, slots = write(store, draw(size), np.arange(size), valid, arrival)
+        lists = extend(lists, queries, store, slots, valid)
+        assert_lists(lists, queries, store, 5)
+
+
+_FAR_FROM_THE_ORIGIN = """
+import jax, numpy as np
+from rad_jax import memory
+from rad_jax.learners import nearest
+preparation = nearest.neighbour_lists(5)
+build = jax.jit(lambda *args: preparation.build((), *args))
+extend = jax.jit(lambda *args: preparation.extend((), *args))
+rng = np.random.default_rng(0)
+draw = lambda size: (1e6 + rng.normal(size=(size, 3))).astype(np.float32)
+for _ in range(15):
+    queries, store = draw(33), memory.empty(400, (3,))
+    lists = build(store, queries)
+    for arrival in range(3):
+        valid = rng.random(130) < 0.6
+        store, slots = memory.write(
+            store, draw(130), np.arange(130, dtype=np.int32), valid, arrival
+        )
+        lists = extend(lists, queries, store, slots, valid)
+    anew = build(store, queries)
+    np.testing.assert_array_equal(lists.slot, anew.slot)
+    np.testing.assert_array_equal(lists.distance2, anew.distance2)
+"""
+
+
+def test_extending_is_exact_far_from_the_origin():
+    """As users compile it: only then were there two centres, a rounding apart."""
+    variables = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-c", _FAR_FROM_THE_ORIGIN],
+        cwd=Path(__file__).parent.parent,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr

@@ -21,6 +21,8 @@ _SLACK = 8
 _ENTRANTS = 12
 #: Queries to which all new rows are measured at a time, where more enter.
 _TOGETHER = 128
+#: Squares below it can be added up without overflow; false of NaN.
+_LARGE = 2.0**125
 #: Floats that one block of queries may take in temporaries.
 _BLOCK_FLOATS = 1 << 23
 
@@ -134,7 +136,7 @@ def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Ar
     """
     num_rows = rows.shape[0]
     taken = min(k + _SLACK, num_rows)
-    bound, offset = _bounds(queries, rows, valid)
+    bound, offset, hold = _bounds(queries, rows, valid)
     value, index = smallest(bound, taken)
     distance2, index = _measured(queries, rows, value, index)
     distance2, index = distance2[:, :k], index[:, :k]
@@ -142,26 +144,34 @@ def search(queries: Array, rows: Array, valid: Array, k: int) -> tuple[Array, Ar
         return distance2, index
     least_left_out = value[:, -1] + offset
     doubtful = ~(distance2[:, -1] < least_left_out) & ~jnp.isinf(value[:, -1])
+    doubtful = doubtful | ~hold
     return _search_directly(queries, rows, valid, doubtful, (distance2, index))
 
 
-def _bounds(queries: Array, rows: Array, valid: Array) -> tuple[Array, Array]:
+def _bounds(queries: Array, rows: Array, valid: Array) -> tuple[Array, Array, Array]:
     """Lower bounds of squared distances, but for a term that each query has.
 
     Returns:
       ``[Q, M]`` what differs between rows, inf for those not valid; ``[Q]`` the term
-      to be added.
+      to be added; ``[Q]`` bool, whether they hold: no number was too large.
     """
     width = rows.shape[1]
     centre = jnp.sum(jnp.where(valid[:, None], rows, 0.0), axis=0) / jnp.maximum(
         jnp.sum(valid), 1
     )
+    # Else compilers join its product with a count's inverse and the difference below in
+    # one place (fma) but not in another, and there are two centres, 2^-24 of it apart.
+    # The barrier does not keep XLA's CPU backend from that; rounding does.
+    centre = jax.lax.reduce_precision(centre, exponent_bits=8, mantissa_bits=20)
     near, far = queries - centre[None, :], rows - centre[None, :]
     rounding = min((width + 4) * 2.0**-23, 8 * math.sqrt(width) * 2.0**-24)
     product = jnp.matmul(near, far.T, precision=jax.lax.Precision.HIGHEST)
     size2 = (1.0 - rounding) * jnp.sum(jnp.square(far), axis=-1)
     bound = jnp.where(valid[None, :], size2[None, :] - 2.0 * product, jnp.inf)
-    return bound, (1.0 - rounding) * jnp.sum(jnp.square(near), axis=-1)
+    offset = (1.0 - rounding) * jnp.sum(jnp.square(near), axis=-1)
+    # Twice the product is at most the sum of both squares.
+    hold = offset + jnp.max(jnp.where(valid, size2, 0.0), initial=0.0) < _LARGE
+    return bound, offset, hold
 
 
 def _measured(
@@ -234,23 +244,26 @@ def _enter(
         found = slots.at[index].get(mode="fill", fill_value=capacity)
         return jnp.where(jnp.isinf(value), capacity, found).astype(jnp.int32)
 
-    bound, offset = _bounds(queries, rows, valid)
+    def measure_all(queries: Array, lists: tuple[Array, Array]) -> tuple[Array, Array]:
+        direct = jnp.where(valid[None, :], distances2(queries, rows), jnp.inf)
+        near, index = smallest(direct, min(slot.shape[1], num_rows))
+        return _merge(lists, (near, slot_of(near, index)))
+
+    if few == num_rows:
+        return measure_all(queries, lists)
+    bound, offset, hold = _bounds(queries, rows, valid)
     enters = (bound + offset[:, None] <= distance2[:, -1:]) & valid[None, :]
-    many = jnp.sum(enters, axis=1, dtype=jnp.int32) > few
+    many = (jnp.sum(enters, axis=1, dtype=jnp.int32) > few) | ~hold
     value, index = smallest(jnp.where(enters, bound, jnp.inf), few)
     near, index = _measured(queries, rows, value, index)
     near = jnp.where(many[:, None], jnp.inf, near)
     merged = _merge((distance2, slot), (near, slot_of(near, index)))
-    if few == num_rows:
-        return merged
     together = min(_TOGETHER, num_queries)
 
     def some(carry):
         many, distance2, slot = carry
         chosen, which = jax.lax.top_k(many.astype(jnp.int32), together)
-        direct = jnp.where(valid[None, :], distances2(queries[which], rows), jnp.inf)
-        near, index = smallest(direct, min(slot.shape[1], num_rows))
-        found = _merge((distance2[which], slot[which]), (near, slot_of(near, index)))
+        found = measure_all(queries[which], (distance2[which], slot[which]))
         place = jnp.where(chosen > 0, which, num_queries)
         return (
             many.at[which].set(False),
