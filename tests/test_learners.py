@@ -4,6 +4,7 @@ import collections
 import functools
 from typing import Any, NamedTuple
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -830,6 +831,37 @@ def test_an_mlp_classifies_many_rows_as_it_does_few():
     np.testing.assert_allclose(
         jax.jit(classify)(rows), np.concatenate(few, axis=1), rtol=1e-5
     )
+
+
+def test_a_network_trains_alike_whichever_slots_hold_its_rows():
+    """Slots without a row, anywhere, take no part in the order of minibatches."""
+    rng = np.random.default_rng(0)
+    held = np.sort(rng.choice(30, 13, replace=False))
+    rows, label = rng.normal(size=(13, 3)), rng.integers(0, 4, 13)
+    weight = rng.random(13) < 0.7
+    learner = rad_jax.mlp((6,), training=Training(minibatch_size=5, initial_steps=9))
+    spec = Spec((3,), 4, 30)
+    start = learner.init(spec, learner.params, key(0))
+
+    @jax.jit
+    def weights(slots):
+        examples = Examples(
+            features=jnp.full((30, 3), 1e3).at[slots].set(rows),
+            row_id=jnp.full(30, -1).at[slots].set(jnp.arange(13)),
+            valid=jnp.zeros(30, bool).at[slots].set(True),
+            arrival=jnp.zeros((), jnp.int32),
+            label=jnp.zeros(30, jnp.int32).at[slots].set(label),
+            weight=jnp.ones(30).at[slots].set(weight),
+            prepared={},
+        )
+        return learner.fit(
+            spec, learner.params, start, examples, init_key=key(0), order_key=key(1)
+        ).weights
+
+    scattered, together = weights(held), weights(np.arange(13))
+    chex.assert_trees_all_equal(scattered, together)
+    changed = jax.tree.map(lambda a, b: (a != b).any(), scattered, start.weights)
+    assert all(jax.tree.leaves(changed))
 
 
 @pytest.mark.parametrize("keep", [0.6, 0.06])
