@@ -1,4 +1,8 @@
-"""A random order that is looked up: every row once, any order as likely."""
+"""A random order that is looked up: every row once, anywhere as often.
+
+Not all orders of a handful of rows are as likely as each other; of 60 no difference is
+seen.
+"""
 
 import jax
 import jax.numpy as jnp

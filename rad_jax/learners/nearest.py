@@ -164,7 +164,7 @@ def _bounds(queries: Array, rows: Array, valid: Array) -> tuple[Array, Array, Ar
     # The barrier does not keep XLA's CPU backend from that; rounding does.
     centre = jax.lax.reduce_precision(centre, exponent_bits=8, mantissa_bits=20)
     near, far = queries - centre[None, :], rows - centre[None, :]
-    rounding = min((width + 4) * 2.0**-23, 8 * math.sqrt(width) * 2.0**-24)
+    rounding = min(4 * width + 14, 8 * math.sqrt(width) + 12) * 2.0**-24
     product = jnp.matmul(near, far.T, precision=jax.lax.Precision.HIGHEST)
     size2 = (1.0 - rounding) * jnp.sum(jnp.square(far), axis=-1)
     bound = jnp.where(valid[None, :], size2[None, :] - 2.0 * product, jnp.inf)
