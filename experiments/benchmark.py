@@ -127,6 +127,7 @@ def run(
         "figures": {},
         "parts": {},
     }
+    _write(result, output_dir)  # over that of an earlier run, before it is killed
     found: dict[str, Part] = {}
     for name in parts:
         begin = time.perf_counter()

@@ -409,19 +409,25 @@ def test_a_part_that_fails_stops_no_other(two_parts, tmp_path):
 
 
 def test_a_run_that_is_killed_keeps_what_it_had(monkeypatch, tmp_path):
-    kept = {}
+    kept, at_first = {}, {}
+    (tmp_path / "benchmark.json").write_text('{"finished": true}')  # an earlier run's
+
+    def first():
+        at_first.update(json.loads((tmp_path / "benchmark.json").read_text()))
+        return _part("gemm_fraction", 0.5)
 
     def killed():
         kept.update(json.loads((tmp_path / "benchmark.json").read_text()))
         raise KeyboardInterrupt
 
-    first = lambda: _part("gemm_fraction", 0.5)  # noqa: E731
     monkeypatch.setattr(
         benchmark, "measures", lambda *_: {"gemm": first, "vgg": killed}
     )
     config = stream.Config(output_dir=str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         benchmark.run(config, TINY, ["gemm", "vgg"], QUIET)
+    assert not at_first["finished"]
+    assert at_first["parts"] == {}
     assert not kept["finished"]
     assert set(kept["parts"]) == {"gemm"}
 
