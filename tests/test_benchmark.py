@@ -494,6 +494,8 @@ BAD_FLAGS = {
     "--epochs=-1": "--epochs must be at least 1, got -1",
     "--noise=pair_flip": "symmetric noise of a constant rate, got --noise=pair_flip",
     "--dataset=google_cluster": "--dataset=google_cluster needs --data_dir",
+    "--dataset=none.csv --label_column=y": "none.csv: there is no such file",
+    "--num_devices=99": "num_devices=99 must lie in 1..",
     "--dataset=digits --width=30": "--width=30 is not for --dataset=digits",
     "--steps_per_batch=1": "--steps_per_batch must be at least 2 to time training",
     "--output_dir=": "--output_dir is empty",
