@@ -46,6 +46,7 @@ from experiments import (
 )
 from experiments.bench_presets import PARTS, Sizes
 from experiments.bench_timing import Part, plain, show
+from rad_jax import devices
 from rad_jax.files import atomic_path, check_output_dir
 from rad_jax.program import make_program
 
@@ -113,8 +114,11 @@ def run(
         raise ValueError(f"--parts {what}; known: {', '.join(PARTS)}")
     parts = [name for name in PARTS if name in parts]
     functions = measures(config, sizes, console)
+    devices.mesh(config.num_devices)
     if "online" in parts:
-        bench_online.configure(config, sizes)
+        stream.load(bench_online.configure(config, sizes))
+    elif {"scaling", "latency"} & set(parts):
+        stream.load(bench_settings.run_config(config, sizes))
     machine = bench_report.machine()
     bench_report.announce(parts, sizes, machine, console)
     result: dict[str, Any] = {
@@ -127,6 +131,7 @@ def run(
         "figures": {},
         "parts": {},
     }
+    _write(result, output_dir)  # over that of an earlier run, before it is killed
     found: dict[str, Part] = {}
     for name in parts:
         begin = time.perf_counter()

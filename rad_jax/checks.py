@@ -29,6 +29,12 @@ def _array(name: str, values: ArrayLike) -> np.ndarray:
         raise ValueError(f"{name} must be a regular array: {error}") from None
 
 
+def whole(name: str, value: object) -> None:
+    """Raises TypeError for a number of things that is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+
+
 def features(
     name: str,
     values: ArrayLike,

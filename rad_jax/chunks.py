@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rad_jax import devices
+from rad_jax import checks, devices
 from rad_jax.files import atomic_path
 
 _HISTORY = "history/"
@@ -162,8 +162,11 @@ def size(
         share their memory (CPU), than leave room for a seed.
 
     Raises:
+      TypeError: for what is no whole number.
       ValueError: there are fewer devices, or fewer seeds than a chunk is to have.
     """
+    if seeds_per_chunk is not None:
+        checks.whole("seeds_per_chunk", seeds_per_chunk)
     if seeds_per_chunk is not None and not 1 <= seeds_per_chunk <= num_seeds:
         raise ValueError(
             f"seeds_per_chunk={seeds_per_chunk} must lie in 1..{num_seeds}: there are "
@@ -338,10 +341,16 @@ class Store:
                 f"({', '.join(sorted(there - self._known))}); give each run its own "
                 "--output_dir"
             )
-        with atomic_path(self._folder / _SETTINGS) as path:
-            path.write_text(json.dumps(self._settings, indent=2), encoding="utf-8")
-        with atomic_path(self._folder / _chunk_name(part)) as path:
-            path.write_bytes(part.to_bytes())
+        try:
+            with atomic_path(self._folder / _SETTINGS) as path:
+                path.write_text(json.dumps(self._settings, indent=2), encoding="utf-8")
+            with atomic_path(self._folder / _chunk_name(part)) as path:
+                path.write_bytes(part.to_bytes())
+        except OSError as error:
+            raise OSError(
+                f"{self._folder} cannot be written to ({error.strerror}); the chunks "
+                "before are kept"
+            ) from error
         self._known.add(_chunk_name(part))
 
     def remove(self) -> None:

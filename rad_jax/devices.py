@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from rad_jax import checks
 from rad_jax.types import PyTree
 
 #: On every device.
@@ -34,11 +35,13 @@ def mesh(num_devices: int | None = None) -> Mesh:
       num_devices: how many; by default all.
 
     Raises:
+      TypeError: that is no whole number.
       ValueError: there are not as many.
     """
     devices = jax.local_devices()
     if num_devices is None:
         num_devices = len(devices)
+    checks.whole("num_devices", num_devices)
     if not 1 <= num_devices <= len(devices):
         raise ValueError(
             f"num_devices={num_devices} must lie in 1..{len(devices)}: this process "

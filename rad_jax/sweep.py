@@ -160,7 +160,7 @@ def prepare(
       The sweep, to be run.
 
     Raises:
-      TypeError: for something that is no noise.
+      TypeError: for something that is no noise, or no whole number.
       ValueError: for a value out of range.
     """
     arms, rates = tuple(arms), tuple(float(rate) for rate in noise_rates)

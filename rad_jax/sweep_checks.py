@@ -11,7 +11,7 @@ _MAX_RUNS = 1 << 20
 
 
 def check_options(arms, rates, num_seeds, first_seed, alpha, randomness) -> None:
-    """Raises ValueError for the first argument of `sweep.prepare` that is wrong."""
+    """Raises ValueError, or TypeError, for the first wrong option of a sweep."""
     if not arms:
         raise ValueError("arms must name at least one scheme, got none")
     names = [arm.name for arm in arms]
@@ -21,6 +21,8 @@ def check_options(arms, rates, num_seeds, first_seed, alpha, randomness) -> None
         raise ValueError("noise_rates must name at least one rate, got none")
     for rate in rates:
         noises.check_rate(rate, "noise_rates")
+    checks.whole("num_seeds", num_seeds)
+    checks.whole("first_seed", first_seed)
     if num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {num_seeds}")
     if not 0 <= first_seed <= 2**31 - num_seeds:

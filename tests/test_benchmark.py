@@ -409,19 +409,25 @@ def test_a_part_that_fails_stops_no_other(two_parts, tmp_path):
 
 
 def test_a_run_that_is_killed_keeps_what_it_had(monkeypatch, tmp_path):
-    kept = {}
+    kept, at_first = {}, {}
+    (tmp_path / "benchmark.json").write_text('{"finished": true}')  # an earlier run's
+
+    def first():
+        at_first.update(json.loads((tmp_path / "benchmark.json").read_text()))
+        return _part("gemm_fraction", 0.5)
 
     def killed():
         kept.update(json.loads((tmp_path / "benchmark.json").read_text()))
         raise KeyboardInterrupt
 
-    first = lambda: _part("gemm_fraction", 0.5)  # noqa: E731
     monkeypatch.setattr(
         benchmark, "measures", lambda *_: {"gemm": first, "vgg": killed}
     )
     config = stream.Config(output_dir=str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         benchmark.run(config, TINY, ["gemm", "vgg"], QUIET)
+    assert not at_first["finished"]
+    assert at_first["parts"] == {}
     assert not kept["finished"]
     assert set(kept["parts"]) == {"gemm"}
 
@@ -488,6 +494,8 @@ BAD_FLAGS = {
     "--epochs=-1": "--epochs must be at least 1, got -1",
     "--noise=pair_flip": "symmetric noise of a constant rate, got --noise=pair_flip",
     "--dataset=google_cluster": "--dataset=google_cluster needs --data_dir",
+    "--dataset=none.csv --label_column=y": "none.csv: there is no such file",
+    "--num_devices=99": "num_devices=99 must lie in 1..",
     "--dataset=digits --width=30": "--width=30 is not for --dataset=digits",
     "--steps_per_batch=1": "--steps_per_batch must be at least 2 to time training",
     "--output_dir=": "--output_dir is empty",

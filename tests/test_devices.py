@@ -1,7 +1,9 @@
 """Sweeps over several devices and in chunks: the same as on one device at once."""
 
+import errno
 import functools
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -193,6 +195,13 @@ def test_a_chunk_beyond_the_seeds(given):
         prepare(seeds_per_chunk=given)
 
 
+@pytest.mark.parametrize("name", ["num_seeds", "seeds_per_chunk", "num_devices"])
+@pytest.mark.parametrize("value", [2.0, "2", True])
+def test_what_is_no_whole_number_is_named(name, value):
+    with pytest.raises(TypeError, match=f"{name} must be a whole number, got"):
+        prepare(**{name: value})
+
+
 def test_the_default_is_what_memory_holds(monkeypatch):
     whole = prepare(num_devices=1)
     assert whole.num_chunks == 1
@@ -333,6 +342,21 @@ def test_a_folder_of_chunks_that_is_none_is_refused_before_any_work(tmp_path):
     (tmp_path / "chunks").write_text("a file")
     with pytest.raises(OSError, match=r"chunks cannot be written to \(Not a directory"):
         chunks.Store(tmp_path / "chunks", SETTINGS, resume=False)
+
+
+def test_a_full_disk_is_named_and_earlier_chunks_stay(monkeypatch, tmp_path):
+    store = chunks.Store(tmp_path, SETTINGS, resume=False)
+    store.save(a_part(0, 1))
+
+    def full(self, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match=f"{tmp_path} cannot be written to .No space"):
+            store.save(a_part(2, 3))
+    again = chunks.Store(tmp_path, SETTINGS, resume=True)
+    assert [part.seeds for part in again.finished] == [(0, 1)]
 
 
 def test_two_runs_do_not_mix_their_chunks(tmp_path):
