@@ -1,6 +1,7 @@
 """K nearest neighbours, exact, over the rows that a seed has kept."""
 
 import functools
+import math
 from typing import NamedTuple
 
 import chex
@@ -131,7 +132,9 @@ def _functions(k: int, weighting: str, num_candidates: int):
         return spec.capacity * (2 + 4) + voters
 
     def workspace(spec, num_queries):
-        return nearest.search_bytes(spec, num_queries, num_candidates)
+        # The exhaustive search goes through the rows column by column.
+        columns = 4 * spec.capacity * math.prod(spec.feature_shape)
+        return nearest.search_bytes(spec, num_queries, num_candidates) + columns
 
     return init, fit, predict_proba, preparation, nbytes, workspace
 
