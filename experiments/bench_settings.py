@@ -35,7 +35,7 @@ def define_flags() -> None:
         "quick",
         list(PRESETS),
         "Sizes: quick takes under 10 minutes on 2 idle cores, full an hour, tiny a "
-        "minute or two (its figures mean nothing).",
+        "few minutes (its figures mean nothing).",
         module_name=GROUP,
     )
     absl_flags.DEFINE_list(

@@ -342,6 +342,7 @@ def test_training_share():
     assert share.median == pytest.approx(0.6)
 
 
+@pytest.mark.slow  # compiles
 def test_latency_part():
     sizes = SMALL._replace(num_batches=5)
     part = bench_latency.measure(bench_settings.run_config(CONFIG, sizes), 1)

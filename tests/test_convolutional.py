@@ -228,6 +228,7 @@ def test_after_10_000_steps_the_learning_rate_is_half():
     np.testing.assert_allclose(changes[jnp.array([0, 10_000])], [-0.01, -0.005], 1e-5)
 
 
+@pytest.mark.slow  # compiles
 def test_augmentation_is_an_option_of_vgg():
     x, label = images()
     data = examples(x, label, np.ones(ROWS))
@@ -361,6 +362,7 @@ def test_seeds_in_turn_are_seeds_one_by_one():
     assert np.abs(probs[0] - probs[2]).max() > 1e-2
 
 
+@pytest.mark.slow  # compiles
 def test_rad_with_vgg_learns_images():
     x, label = images(0, 130)
     rows = rad_jax.Batch(

@@ -23,6 +23,7 @@ def run(*flags):
     )
 
 
+@pytest.mark.slow
 def test_neighbours_and_centroids_predict_what_scikit_learn_predicts(tmp_path):
     done = run(
         "--learners=knn,nearest_centroid",

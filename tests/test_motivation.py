@@ -223,6 +223,7 @@ def test_rows_are_scaled_by_the_training_rows_and_copies_are_no_test_rows(tmp_pa
     assert min(rows.train_label.min(), rows.test_label.min()) >= 0
 
 
+@pytest.mark.slow
 def test_the_papers_sizes_on_the_cluster_data(data_dir):
     rows = study.load_rows(Config(dataset="google_cluster", data_dir=str(data_dir)))
     assert (rows.train.shape, rows.test.shape) == ((14_000, 26), (6_000, 26))

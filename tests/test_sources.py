@@ -82,6 +82,7 @@ def test_a_file_from_the_command_line(tmp_path):
     assert [name.partition("-")[0] for name in sorted(entries)] == ["table", "xla"]
 
 
+@pytest.mark.slow  # compiles
 def test_images_through_a_whole_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "images.npz"

@@ -214,6 +214,7 @@ def prepare(window, scheme=rad_jax.basic, rate=0.3):
     )
 
 
+@pytest.mark.slow  # three sweeps compile
 def test_a_sweep_with_a_window():
     everything, roomy, narrow = (prepare(w).run() for w in (None, TOTAL, WINDOW))
     for name, values in everything.history.items():
