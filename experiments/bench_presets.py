@@ -34,7 +34,8 @@ class Sizes(NamedTuple):
       vgg_steps: vgg: gradient steps that are timed.
       vgg_width: vgg: factor of the paper's widths.
       vgg_batch: vgg: rows of a minibatch.
-      minutes: by part, about how long it takes on two idle cores.
+      minutes: by part, about how long it takes on two idle cores, once its programs
+        are in the compilation cache.
     """
 
     repeats: int
@@ -81,15 +82,15 @@ QUICK = Sizes(
     gemm_size=2048,
     seeds=(1, 8, 64),
     share_seeds=(8,),
-    arrivals=(50, 200),
-    rows=(10_000, 100_000),
+    arrivals=(50, 100),
+    rows=(10_000, 50_000),
     compile_repeats=2,
     memory_rows=100_000,
     memory_images=500,
     vgg_steps=5,
     vgg_width=0.25,
     vgg_batch=128,
-    minutes=dict(zip(PARTS, (4.5, 0.5, 1.2, 1, 1, 0.7, 0.3), strict=True)),
+    minutes=dict(zip(PARTS, (3.5, 0.4, 1.8, 2.2, 1.1, 0.5, 0.2), strict=True)),
 )
 
 FULL = QUICK._replace(

@@ -68,7 +68,6 @@ def define_flags() -> None:
         "label_model": "knn",
         "classifier": "mlp",
         "output_dir": "results/benchmark",
-        "compilation_cache_dir": "",  # so that tables say what compiling takes
     }
     for name, value in defaults.items():
         absl_flags.FLAGS.set_default(name, value)
