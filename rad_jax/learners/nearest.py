@@ -203,7 +203,7 @@ def _merge(old: tuple[Array, Array], new: tuple[Array, Array]) -> tuple[Array, A
     Returns:
       ``[Q, S]`` of both, likewise.
     """
-    # Counting is faster than sorting on CPU: 2 instead of 28 ms at 3,000 x (64 + 64).
+    # Counted, since XLA takes 28 ms on CPU to sort 3,000 x (64 + 64).
     (far, slot), (near, entrant) = old, new
     before = (near[:, None, :] < far[:, :, None]) | (
         (near[:, None, :] == far[:, :, None]) & (entrant[:, None, :] < slot[:, :, None])
