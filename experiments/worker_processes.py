@@ -1,9 +1,9 @@
 """A process on each core, each with one thread: how scikit-learn uses a machine best.
 
-Plain `concurrent.futures` and not joblib's loky: that takes the import of JAX in a
-worker for a leak of memory and stops the worker, and where warnings are errors its
-warning of that ends the thread that would have gone on, so that the caller waits for
-ever. Here a worker that dies ends the work with `BrokenProcessPool`.
+Plain `concurrent.futures` and not joblib's loky: there a worker ended (probably since
+the import of JAX passes for a leak of memory), the thread that manages workers was gone
+(where warnings are errors, a warning of that ends it), and the caller waited for ever.
+Here a worker that dies ends the work with `BrokenProcessPool`.
 """
 
 import concurrent.futures
