@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rad_jax.learners.batch_norm import BatchNormReLU
 from rad_jax.learners.image_ops import CONVOLUTIONS, FORMULATIONS, max_pool
 from rad_jax.learners.neural import network
 from rad_jax.learners.training import Training, check_learning_rate
@@ -82,22 +83,15 @@ class VGG(nn.Module):
                 f"shape {list(x.shape[1:])}"
             )
 
-        def norm(x: Array) -> Array:
-            where = None
-            if mask is not None:
-                where = mask.reshape(-1, *[1] * (x.ndim - 1))
-            layer = nn.BatchNorm(
-                use_running_average=not train, momentum=0.99, epsilon=1e-3
-            )
-            return nn.relu(layer(x, mask=where))
-
         for width in self.channels:
             for _ in range(2):
-                x = norm(Convolution(width, self.formulation)(x))
+                x = Convolution(width, self.formulation)(x)
+                x = BatchNormReLU()(x, train, mask)
             x = max_pool(x)
         x = x.reshape(x.shape[0], -1)
         init = nn.initializers.he_normal()
-        x = norm(nn.Dense(self.dense, kernel_init=init, name="hidden")(x))
+        x = nn.Dense(self.dense, kernel_init=init, name="hidden")(x)
+        x = BatchNormReLU()(x, train, mask)
         return nn.Dense(self.num_classes, kernel_init=init, name="output")(x)
 
 

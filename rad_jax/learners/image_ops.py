@@ -5,18 +5,17 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from rad_jax.types import Array, PyTree
+from rad_jax.types import Array
 
-#: How a convolution is computed; "auto" is "shifts" on CPU and "native" elsewhere.
-FORMULATIONS = ("auto", "native", "shifts")
-#: Floats of the columns that one piece of a minibatch is laid out in: what a core's own
-#: cache holds.
-_PIECE_FLOATS = 1 << 18
+#: How a convolution and its gradients are computed; "auto" is "forward" on CPU and
+#: "native" elsewhere.
+FORMULATIONS = ("auto", "native", "forward")
+_LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 
 def _native(x: Array, kernel: Array) -> Array:
     return jax.lax.conv_general_dilated(
-        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        x, kernel, (1, 1), "SAME", dimension_numbers=_LAYOUT
     )
 
 
@@ -24,84 +23,26 @@ def _native_backward(x: Array, kernel: Array, change: Array) -> tuple[Array, Arr
     return jax.vjp(_native, x, kernel)[1](change)
 
 
-def _columns(x: Array) -> Array:
-    """The nine shifts of images side by side: ``[B, H, W, C] -> [B * H * W, 9 C]``."""
-    height, width, channels = x.shape[1:]
-    padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    shifts = [
-        padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3)
-    ]
-    return jnp.concatenate(shifts, axis=-1).reshape(-1, 9 * channels)
+# Grouped convolutions, which is what vmap makes of these, are slow on CPU.
+_forward = jax.custom_batching.sequential_vmap(_native)
 
 
-def _pieces(function: Callable, start: PyTree, *images: Array) -> tuple[PyTree, Array]:
-    """A scan over some images at a time.
+@jax.custom_batching.sequential_vmap
+def _forward_backward(x: Array, kernel: Array, change: Array) -> tuple[Array, Array]:
+    """Both gradients as convolutions in the one layout that is fast inside loops.
 
-    Args:
-      function: ``(carry, *some) -> (carry, out)``, which lays out the first of `some`
-        in columns.
-      start: the first carry.
-      *images: ``[B, H, W, C]`` each.
-
-    Returns:
-      The last carry, and what came out, ``[B, ...]``.
+    That of the kernel has the channels for images, the images for channels, and what
+    comes back, as large as they are, for a kernel.
     """
-    batch, height, width, channels = images[0].shape
-    size = _PIECE_FLOATS // (height * width * 9 * channels)
-    size = max(min(size, batch), 1)
-    padding = ((0, -batch % size), (0, 0), (0, 0), (0, 0))
-    pieces = [jnp.pad(x, padding).reshape(-1, size, *x.shape[1:]) for x in images]
-    total, out = jax.lax.scan(
-        lambda carry, some: function(carry, *some), start, tuple(pieces)
-    )
-    return total, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:batch], out)
-
-
-def _shifts_forward(x: Array, kernel: Array) -> Array:
-    matrix = kernel.reshape(9 * x.shape[-1], -1)
-
-    def some(carry, x):
-        return carry, (_columns(x) @ matrix).reshape(*x.shape[:-1], -1)
-
-    return _pieces(some, (), x)[1]
-
-
-def _shifts_backward(x: Array, kernel: Array, change: Array) -> tuple[Array, Array]:
-    inputs, outputs = kernel.shape[2:]
-    if 4 * inputs <= outputs:
-        return _backward_from_few(x, kernel, change)
-    # Against the images as they are, each shift of what comes back is a part of the
-    # kernel's gradient: one set of columns serves both gradients.
-    turned = jnp.swapaxes(kernel[::-1, ::-1], 2, 3).reshape(-1, inputs)
-
-    def some(total, change, x):
-        columns = _columns(change)
-        # Turned in memory: see `rad_jax.learners.perceptron`.
-        across = jax.lax.optimization_barrier(x.reshape(-1, inputs).T)
-        total = total + across @ columns
-        return total, (columns @ turned).reshape(x.shape)
-
-    start = jnp.zeros((inputs, 9 * outputs), x.dtype)
-    total, x_change = _pieces(some, start, change, x)
-    by_shift = total.reshape(inputs, 3, 3, outputs)[:, ::-1, ::-1]
-    return x_change, jnp.moveaxis(by_shift, 0, 2)
-
-
-def _backward_from_few(x: Array, kernel: Array, change: Array) -> tuple[Array, Array]:
-    """The same where the columns of x are narrow, in the first layer.
-
-    Nobody asks for the gradient of the first layer's images: apart from that of the
-    kernel it is dead code, which XLA drops.
-    """
-    inputs, outputs = kernel.shape[2:]
     turned = jnp.swapaxes(kernel[::-1, ::-1], 2, 3)
-
-    def some(total, x, change):
-        return total + _columns(x).T @ change.reshape(-1, outputs), ()
-
-    start = jnp.zeros((9 * inputs, outputs), x.dtype)
-    total, _ = _pieces(some, start, x, change)
-    return _shifts_forward(change, turned), total.reshape(kernel.shape)
+    by_input = jax.lax.conv_general_dilated(
+        jnp.transpose(x, (3, 1, 2, 0)),
+        jnp.transpose(change, (1, 2, 0, 3)),
+        (1, 1),
+        ((1, 1), (1, 1)),
+        dimension_numbers=_LAYOUT,
+    )
+    return _native(change, turned), jnp.moveaxis(by_input, 0, 2)
 
 
 def _by_platform(cpu: Callable, default: Callable) -> Callable:
@@ -119,14 +60,15 @@ def _with_gradient(forward: Callable, backward: Callable) -> Callable:
 
 
 #: By formulation: ``(images [B, H, W, I], kernel [3, 3, I, O]) -> [B, H, W, O]``, SAME
-#: padding. On CPU a native convolution is 20 times slower inside a loop; as shifts it
-#: is a matrix product, some images at a time, so that the shifts stay in the cache.
+#: padding. On CPU the gradient of the kernel that XLA derives is 200 times slower in a
+#: loop than outside; written as a forward convolution it is not. Nobody asks for the
+#: gradient of the first layer's images: it is dead code, which XLA drops.
 CONVOLUTIONS = {
     "native": _native,
-    "shifts": _with_gradient(_shifts_forward, _shifts_backward),
+    "forward": _with_gradient(_forward, _forward_backward),
     "auto": _with_gradient(
-        _by_platform(_shifts_forward, _native),
-        _by_platform(_shifts_backward, _native_backward),
+        _by_platform(_forward, _native),
+        _by_platform(_forward_backward, _native_backward),
     ),
 }
 
