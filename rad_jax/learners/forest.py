@@ -314,7 +314,8 @@ def _functions(num_trees: int, max_depth: int, max_features: int, num_bins: int)
         size = min(max_features, width)
         model = num_trees * (num_nodes * 5 + (num_nodes + 1) * spec.num_classes * 4)
         histogram = 4 * 2 ** (max_depth - 1) * size * num_bins * spec.num_classes
-        rows = spec.capacity * (5 * 4 + size * 4)
+        # A row's cells of the histogram, and what it adds to each of them.
+        rows = spec.capacity * (5 * 4 + 2 * size * 4)
         answers = num_queries * (2 * spec.num_classes + 2) * 4
         return 2 * model + 3 * histogram + rows + answers
 

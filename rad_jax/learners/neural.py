@@ -26,6 +26,8 @@ from rad_jax.types import (
 
 #: Rows classified at a time on CPU: what seeds make of them stays in the cache.
 _ROWS = 512
+#: Arrays as large as the largest activations while a layer's gradients are taken.
+_LAYER = 4
 # What the order key is folded with for an update; epochs are below.
 _UPDATES = 1 << 30
 
@@ -240,10 +242,11 @@ def _functions(
         # Seeds share the features; their kernels, which `activations` counts in, are
         # there, and their gradients are beside.
         size = min(training.minibatch_size, spec.capacity)
-        return own + activations(spec, model) - 4 * size * math.prod(spec.feature_shape)
+        rows = 4 * size * math.prod(spec.feature_shape)
+        return own + sum(activations(spec, model)) - rows
 
-    def activations(spec: Spec, model: NetworkModel) -> int:
-        """What a gradient step keeps of the forward pass."""
+    def activations(spec: Spec, model: NetworkModel) -> list[int]:
+        """Bytes of each array that a gradient step keeps of the forward pass."""
         size = min(training.minibatch_size, spec.capacity)
         rows = jax.ShapeDtypeStruct((size, *spec.feature_shape), jnp.float32)
         module = make_module(spec.num_classes)
@@ -262,14 +265,17 @@ def _functions(
 
         key = jax.eval_shape(lambda: jax.random.key(0))
         kept = jax.eval_shape(backward, model.weights, model.collections, rows, key)
-        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(kept))
+        return [math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(kept)]
 
     def workspace(spec: Spec, num_queries: int) -> int:
         del num_queries
         model = jax.eval_shape(
             lambda key: init(spec, {}, key), jax.eval_shape(lambda: jax.random.key(0))
         )
-        return activations(spec, model)
+        kept = activations(spec, model)
+        # Beside, of one layer at a time: what comes back, what goes on, and what both
+        # and the layer's inputs are laid out anew as.
+        return sum(kept) + _LAYER * max(kept)
 
     return init, fit, predict_proba, nbytes, workspace
 
