@@ -41,8 +41,8 @@ def define() -> None:
     group.integer(
         "seeds_per_chunk",
         None,
-        "Repetitions computed together, where memory does not hold all; by default as "
-        "many as half of the free memory holds. Does not change results.",
+        "Repetitions computed together; by default as many as half of the free memory "
+        "holds, on CPU no more than are fast. Does not change results.",
     )
     group.integer(
         "num_devices", None, "Over which runs are spread; by default all there are."

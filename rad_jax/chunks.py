@@ -156,8 +156,8 @@ def size(
       runs_per_seed: of the largest group of runs.
       shared_bytes: what each device holds whatever the number of seeds.
       seed_bytes: what a seed adds.
-      seeds_per_chunk: by default as many as half of the free memory holds, in chunks
-        of about the same number.
+      seeds_per_chunk: by default as many as half of the free memory holds, and on CPU
+        no more than `devices.CPU_BYTES` or `shared_bytes` a device, in chunks of about the same number.
       num_devices: by default all, but no more than there are runs, nor, where devices
         share their memory (CPU), than leave room for a seed.
 
@@ -179,17 +179,20 @@ def size(
             return math.inf
         return devices.MEMORY_SHARE * free - count * shared_bytes
 
+    on_cpu = devices.mesh().devices.flat[0].platform == "cpu"
     if num_devices is None:
         together = seeds_per_chunk or num_seeds
         count = min(devices.mesh().size, runs_per_seed * together)
-        in_common = devices.mesh().devices.flat[0].platform == "cpu"
-        while in_common and count > 1 and room(count) < seed_bytes:
+        while on_cpu and count > 1 and room(count) < seed_bytes:
             count -= 1
     else:
         count = devices.mesh(num_devices).size
     if seeds_per_chunk is None:
         seed_bytes = max(1, seed_bytes)
-        fitting = int(min(room(count), num_seeds * seed_bytes) // seed_bytes)
+        most = min(room(count), num_seeds * seed_bytes)
+        if on_cpu:
+            most = min(most, count * max(devices.CPU_BYTES, shared_bytes))
+        fitting = int(most // seed_bytes)
         seeds_per_chunk = math.ceil(num_seeds / math.ceil(num_seeds / max(1, fitting)))
     return Size(
         count,

@@ -220,6 +220,25 @@ def test_the_default_is_what_memory_holds(monkeypatch):
     assert planned(1, num_devices=None).num_devices == 1
 
 
+def test_a_cpu_device_works_on_no_more_than_is_fast(monkeypatch):
+    monkeypatch.setattr(devices, "free_bytes", lambda count=None: None)
+    most = devices.CPU_BYTES
+
+    def together(shared, seed, num_devices=1, **options):
+        return chunks.size(
+            7, 3, shared, seed, num_devices=num_devices, **options
+        ).seeds_per_chunk
+
+    assert together(0, most // 7) == 7
+    assert together(0, most // 6) == 4  # not 6 and 1
+    assert together(0, most // 6, num_devices=2) == 7
+    # What is computed once for all of a chunk is worth as much as they are.
+    assert together(2 * most, most) == 2
+    # Who asks for more gets it, and a seed of more is computed all the same.
+    assert together(0, most, seeds_per_chunk=5) == 5
+    assert together(0, 2 * most) == 1
+
+
 def test_cut():
     cut = list(chunks.cut(range(10, 17), 3))
     assert cut == [([10, 11, 12], 3), ([13, 14, 15], 3), ([16, 16, 16], 1)]
