@@ -27,8 +27,8 @@ RUNS = P("runs")
 #: Share of the free memory that a computation may take.
 MEMORY_SHARE = 0.5
 #: Bytes of the runs that a CPU device works on at a time, unless what they share takes
-#: more. More is slower: it is far from the cache, and pages are given back and faulted in
-#: at every call.
+#: more. Beyond it is slower: far from the cache, and pages are given back to the system
+#: and faulted in at every call.
 CPU_BYTES = 1 << 28
 
 
