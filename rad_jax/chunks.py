@@ -192,7 +192,9 @@ def size(
         seed_bytes = max(1, seed_bytes)
         most = min(room(count), num_seeds * seed_bytes)
         if on_cpu:
-            most = min(most, count * max(devices.CPU_BYTES, shared_bytes))
+            fast = count * max(devices.CPU_BYTES, shared_bytes)
+            # Every device has a run of its own, however large.
+            most = min(most, max(fast, math.ceil(count / runs_per_seed) * seed_bytes))
         fitting = int(most // seed_bytes)
         seeds_per_chunk = math.ceil(num_seeds / math.ceil(num_seeds / max(1, fitting)))
     return Size(

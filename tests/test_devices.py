@@ -224,9 +224,9 @@ def test_a_cpu_device_works_on_no_more_than_is_fast(monkeypatch):
     monkeypatch.setattr(devices, "free_bytes", lambda count=None: None)
     most = devices.CPU_BYTES
 
-    def together(shared, seed, num_devices=1, **options):
+    def together(shared, seed, num_devices=1, runs_per_seed=3, **options):
         return chunks.size(
-            7, 3, shared, seed, num_devices=num_devices, **options
+            7, runs_per_seed, shared, seed, num_devices=num_devices, **options
         ).seeds_per_chunk
 
     assert together(0, most // 7) == 7
@@ -237,6 +237,9 @@ def test_a_cpu_device_works_on_no_more_than_is_fast(monkeypatch):
     # Who asks for more gets it, and a seed of more is computed all the same.
     assert together(0, most, seeds_per_chunk=5) == 5
     assert together(0, 2 * most) == 1
+    # No device is without a run.
+    assert together(0, 2 * most, num_devices=2) == 1
+    assert together(0, 2 * most, num_devices=2, runs_per_seed=1) == 2
 
 
 def test_cut():

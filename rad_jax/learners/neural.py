@@ -275,7 +275,7 @@ def _functions(
         kept = activations(spec, model)
         # Beside, of one layer at a time: what comes back, what goes on, and what both
         # and the layer's inputs are laid out anew as.
-        return sum(kept) + _LAYER * max(kept)
+        return sum(kept) + _LAYER * max(kept, default=0)
 
     return init, fit, predict_proba, nbytes, workspace
 
