@@ -157,8 +157,8 @@ def size(
       shared_bytes: what each device holds whatever the number of seeds.
       seed_bytes: what a seed adds.
       seeds_per_chunk: by default as many as half of the free memory holds, and on CPU
-        no more than `devices.CPU_BYTES` or `shared_bytes` a device, in chunks of about
-        the same number.
+        no more than the greater of `devices.CPU_BYTES` and `shared_bytes` a device, in
+        chunks of about the same number.
       num_devices: by default all, but no more than there are runs, nor, where devices
         share their memory (CPU), than leave room for a seed.
 

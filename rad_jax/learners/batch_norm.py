@@ -28,7 +28,7 @@ def _statistics(x: Array, counts: Array | None) -> tuple[Array, Array, Array]:
     if counts is None:
         number = jnp.float32(x.shape[0])
     else:
-        number = jnp.maximum(jnp.sum(counts, dtype=jnp.float32), 1.0)
+        number = jnp.sum(counts, dtype=jnp.float32)
         by_row = [jnp.where(counts[:, None], values, 0.0) for values in by_row]
     number = number * (x.size // (x.shape[0] * x.shape[-1]))
     mean, mean_square = (jnp.sum(values, axis=0) / number for values in by_row)
@@ -52,8 +52,8 @@ def normalize(
       x: ``[B, ..., C]`` float32.
       scale: ``[C]``.
       bias: ``[C]``.
-      counts: ``[B]`` bool, rows that enter the statistics; None for all of them. The
-        others are normalised by the same.
+      counts: ``[B]`` bool, rows that enter the statistics, at least one; None for all
+        of them. The others are normalised by the same.
 
     Returns:
       The activations as x, the mean and the (biased) variance ``[C]``.
@@ -96,7 +96,8 @@ class BatchNormReLU(nn.Module):
         Args:
           x: ``[B, ..., C]`` float32.
           train: by this batch's statistics, which also update the running ones.
-          mask: ``[B]`` bool, rows that enter the statistics; all by default.
+          mask: ``[B]`` bool, rows that enter the statistics, at least one; all by
+            default.
 
         Returns:
           As x, at least 0.

@@ -60,9 +60,9 @@ def _with_gradient(forward: Callable, backward: Callable) -> Callable:
 
 
 #: By formulation: ``(images [B, H, W, I], kernel [3, 3, I, O]) -> [B, H, W, O]``, SAME
-#: padding. On CPU the gradient of the kernel that XLA derives is 200 times slower in a
-#: loop than outside; written as a forward convolution it is not. Nobody asks for the
-#: gradient of the first layer's images: it is dead code, which XLA drops.
+#: padding. On CPU the gradient of the kernel that XLA derives is 16 to 100 times slower
+#: in a loop than outside; written as a forward convolution it is not. Nobody asks for
+#: the gradient of the first layer's images: it is dead code, which XLA drops.
 CONVOLUTIONS = {
     "native": _native,
     "forward": _with_gradient(_forward, _forward_backward),
