@@ -124,7 +124,7 @@ def measure(config: stream.Config, sizes: Sizes, console: Console) -> Part:
                 f"{name}, half the steps": one
                 for name, one in by_seeds(half, sizes.share_seeds).items()
             }
-        planned, compiled, times = _time(configs, sizes.repeats, console)
+        planned, compiled, times = _time(configs, sizes.scaling_repeats, console)
         first = next(iter(configs))
         for name, one in configs.items():
             if name.endswith("half the steps"):

@@ -100,7 +100,8 @@ def sizes_from_flags() -> Sizes:
     if given.repeats is not None:
         if given.repeats < 1:
             raise ValueError(f"--repeats must be at least 1, got {given.repeats}")
-        changed |= {"repeats": given.repeats, "online_repeats": given.repeats}
+        for name in ("repeats", "online_repeats", "scaling_repeats"):
+            changed[name] = given.repeats
     if given.seeds is not None:
         seeds = tuple(sorted(set(flags.numbers("seeds", given.seeds, int))))
         if not seeds or seeds[0] < 1:

@@ -120,13 +120,16 @@ def text(value: Any) -> str:
 
 
 def show(part: Part, console: Console) -> None:
-    """Prints the table of a part and its notes."""
+    """Prints the table of a part, without empty columns, and its notes."""
     table = Table(title=part.title, title_justify="left")
-    for i, column in enumerate(part.rows[0]):
+    columns = [
+        name for name in part.rows[0] if any(row[name] is not None for row in part.rows)
+    ]
+    for i, column in enumerate(columns):
         justify: Any = "right" if i else "left"
         table.add_column(column.replace("_", " "), justify=justify, overflow="fold")
     for row in part.rows:
-        table.add_row(*(text(value) for value in row.values()))
+        table.add_row(*(text(row[name]) for name in columns))
     console.print(table)
     for note in part.notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
