@@ -89,9 +89,14 @@ def _functions(
     seeds_in_turn: bool,
 ):
 
-    def init(spec: Spec, params, key) -> NetworkModel:
+    @functools.cache
+    def checked_module(spec: Spec) -> nn.Module:
         module = make_module(spec.num_classes)
         _check_module(module, spec)
+        return module
+
+    def init(spec: Spec, params, key) -> NetworkModel:
+        module = checked_module(spec)
         row = jnp.zeros((1, *spec.feature_shape), jnp.float32)
         options = _options(module, False, jnp.ones(1, bool))
         collections = dict(module.init(key, row, **options))
