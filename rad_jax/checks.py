@@ -29,10 +29,31 @@ def _array(name: str, values: ArrayLike) -> np.ndarray:
         raise ValueError(f"{name} must be a regular array: {error}") from None
 
 
-def whole(name: str, value: object) -> None:
-    """Raises TypeError for a number of things that is no whole number."""
+def whole(
+    name: str, value: object, least: int | None = None, most: int | None = None
+) -> int:
+    """A number of things.
+
+    Args:
+      name: of the argument, for messages.
+      value: what came.
+      least: that is allowed, if there is such a bound.
+      most: likewise.
+
+    Returns:
+      The number as a Python integer.
+
+    Raises:
+      TypeError: for what is no whole number.
+      ValueError: for one out of range.
+    """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if most is not None and not (least or 0) <= value <= most:
+        raise ValueError(f"{name} must lie in {least or 0}..{most}, got {value}")
+    if least is not None and value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return int(value)
 
 
 def features(

@@ -26,6 +26,7 @@ from rad_jax.learners import (
     network,
     random_forest,
     rbf_svm,
+    vgg,
 )
 from rad_jax.learners.neural import weighted_cross_entropy
 from rad_jax.learners.training import Training
@@ -1524,6 +1525,30 @@ def test_modules_that_do_not_fit(module, message):
 def test_arguments_out_of_range(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: knn(2.0), "k"),
+        (lambda: knn(5, num_candidates=64.5), "num_candidates"),
+        (lambda: mlp((28, 28.5)), "hidden"),
+        (lambda: mlp(training=Training(steps=1e3)), "steps"),
+        (lambda: random_forest(max_depth=2.5), "max_depth"),
+        (lambda: random_forest("9"), "num_trees"),
+        (lambda: linear_svm(max_cg=True), "max_cg"),
+        (lambda: rbf_svm(num_landmarks=12.5), "num_landmarks"),
+        (lambda: vgg(blocks=2.5), "blocks"),
+    ],
+)
+def test_numbers_of_things_are_whole(make, name):
+    with pytest.raises(TypeError, match=f"^{name} must be a whole number, got "):
+        make()
+
+
+def test_numpys_whole_numbers_are_whole():
+    assert knn(np.int64(3)).fit is knn(3).fit
+    assert mlp(np.array([5, 4])).fit is mlp((5, 4)).fit
 
 
 def test_the_least_that_is_allowed():

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rad_jax import checks
 from rad_jax.learners.batch_norm import BatchNormReLU
 from rad_jax.learners.image_ops import CONVOLUTIONS, FORMULATIONS, max_pool
 from rad_jax.learners.neural import network
@@ -193,13 +194,13 @@ def vgg(
       The learner.
 
     Raises:
+      TypeError: for blocks that are no whole number.
       ValueError: for a value out of range; when initialised, for features that are no
         images or are too small.
     """
     if not (math.isfinite(width) and 0.0 < width <= 16.0):
         raise ValueError(f"width must lie in (0, 16], got {width}")
-    if not 1 <= blocks <= 5:
-        raise ValueError(f"blocks must lie in 1..5, got {blocks}")
+    blocks = checks.whole("blocks", blocks, 1, 5)
     if formulation not in FORMULATIONS:
         raise ValueError(
             f"formulation must be one of {FORMULATIONS}, got {formulation!r}"

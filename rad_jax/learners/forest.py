@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rad_jax import checks
 from rad_jax.learners.nearest import flat
 from rad_jax.memory import Memory
 from rad_jax.types import Array, Examples, Learner, Preparation, Queries, Spec
@@ -358,19 +359,15 @@ def random_forest(
       The learner.
 
     Raises:
-      ValueError: for an argument out of range; when initialised, for a depth with
+      TypeError: for an argument that is no whole number.
+      ValueError: for one out of range; when initialised, for a depth with
         more leaves than memory has rows.
     """
-    for name, value, least, most in (
-        ("num_trees", num_trees, 1, 100_000),
-        ("max_depth", max_depth, 1, 16),
-        ("max_features", max_features, 1, 2**31 - 1),
-        ("num_bins", num_bins, 2, 256),
-    ):
-        if not least <= value <= most:
-            raise ValueError(f"{name} must lie in {least}..{most}, got {value}")
     init, fit, predict_proba, preparation, nbytes = _functions(
-        int(num_trees), int(max_depth), int(max_features), int(num_bins)
+        checks.whole("num_trees", num_trees, 1, 100_000),
+        checks.whole("max_depth", max_depth, 1, 16),
+        checks.whole("max_features", max_features, 1, 2**31 - 1),
+        checks.whole("num_bins", num_bins, 2, 256),
     )
     return Learner(
         name="random_forest",

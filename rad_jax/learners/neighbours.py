@@ -8,6 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rad_jax import checks
 from rad_jax.learners import exhaustive, nearest
 from rad_jax.types import LABEL_DTYPE, UNLABELLED, Array, Examples, Learner, Queries
 
@@ -162,20 +163,20 @@ def knn(
       The learner.
 
     Raises:
+      TypeError: for a number that is not whole.
       ValueError: for k < 1, an unknown weighting, or num_candidates < k.
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1 neighbour, got {k}")
+    k = checks.whole("k", k, 1)
     if weighting not in ("uniform", "distance"):
         raise ValueError(
             f"weighting must be 'uniform' or 'distance', got {weighting!r}"
         )
     if num_candidates is None:
         num_candidates = max(64, 4 * k)
-    if num_candidates < k:
+    if checks.whole("num_candidates", num_candidates) < k:
         raise ValueError(f"num_candidates must be at least k={k}, got {num_candidates}")
     init, fit, predict_proba, preparation, nbytes, workspace = _functions(
-        k, weighting, num_candidates
+        k, weighting, int(num_candidates)
     )
     return Learner(
         name=f"knn(k={k})",

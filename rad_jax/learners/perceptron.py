@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import optax
 
+from rad_jax import checks
 from rad_jax.learners.neural import network
 from rad_jax.learners.training import Training, check_learning_rate
 from rad_jax.types import Array, Learner
@@ -110,12 +111,13 @@ def mlp(
       The learner.
 
     Raises:
+      TypeError: for a width that is no whole number.
       ValueError: for a width below 1, a learning rate or a training out of range.
     """
     check_learning_rate(learning_rate)
     if isinstance(hidden, int):
         raise ValueError(f"hidden must be a sequence of widths, got {hidden}")
-    hidden = tuple(int(width) for width in hidden)
+    hidden = tuple(checks.whole("hidden", width) for width in hidden)
     if any(width < 1 for width in hidden):
         raise ValueError(f"hidden widths must be at least 1, got {hidden}")
     return network(

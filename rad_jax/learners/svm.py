@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rad_jax import checks
 from rad_jax.learners.hinge import Plane, minimise, values_at
 from rad_jax.learners.kernel import nystroem
 from rad_jax.learners.nearest import flat
@@ -155,11 +156,10 @@ def _learner(name: str, form: _Form, C) -> Learner:
         values = np.asarray(C, np.float64)
         if not np.all((values > 0) & (values <= 1e6)):
             raise ValueError(f"C must lie in (0, 10^6], got {C}")
-    for bound in ("max_newton", "max_cg"):
-        if getattr(form, bound) < 1:
-            raise ValueError(
-                f"{bound} must be at least 1 iteration, got {getattr(form, bound)}"
-            )
+    form = form._replace(
+        max_newton=checks.whole("max_newton", form.max_newton, 1),
+        max_cg=checks.whole("max_cg", form.max_cg, 1),
+    )
     init, fit, predict_proba, preparation, nbytes = _functions(form)
     return Learner(
         name=name,
@@ -195,6 +195,7 @@ def linear_svm(C: float = 1.0, *, max_newton: int = 50, max_cg: int = 200) -> Le
       The learner.
 
     Raises:
+      TypeError: for a bound that is no whole number.
       ValueError: for a C or a bound out of range.
 
     References:
@@ -243,6 +244,7 @@ def rbf_svm(
       The learner.
 
     Raises:
+      TypeError: for a number that must be whole and is not.
       ValueError: for an unknown multiclass; for a gamma, C, num_landmarks or bound out
         of range; when started, for kernel features that take more than 8 GiB.
     """
@@ -257,10 +259,8 @@ def rbf_svm(
         raise ValueError(
             f"multiclass must be one of {tuple(_CAPS)}, got {multiclass!r}"
         )
-    if num_landmarks < 1:
-        raise ValueError(f"num_landmarks must be at least 1, got {num_landmarks}")
     form = _Form(
-        kernel=(gamma, int(num_landmarks)),
+        kernel=(gamma, checks.whole("num_landmarks", num_landmarks, 1)),
         pairs=multiclass == "one_vs_one",
         cap=_CAPS[multiclass],
         max_newton=max_newton,

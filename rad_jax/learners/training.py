@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rad_jax import checks
+
 #: Training goes on from the present weights, or starts again at every arrival.
 MODES = ("continue", "refit")
 
@@ -39,13 +41,11 @@ class Training(NamedTuple):
         return jnp.where(first, self.initial_steps, self.steps)
 
     def check(self) -> None:
-        """Raises ValueError where a field is out of range."""
+        """Raises TypeError or ValueError unless fields are whole and in range."""
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {MODES}, got {self.mode!r}")
         for name in ("steps", "initial_steps", "minibatch_size"):
-            value = getattr(self, name)
-            if not 1 <= value < 2**31:
-                raise ValueError(f"{name} must lie in 1..2^31-1, got {value}")
+            checks.whole(name, getattr(self, name), 1, 2**31 - 1)
 
 
 def check_learning_rate(value) -> None:
