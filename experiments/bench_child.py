@@ -1,7 +1,7 @@
 """What has to be measured in a process of its own: peak memory, compile time.
 
 Started by `experiments.bench_processes` with one JSON object as its argument; the last
-line that it prints is another.
+line that it prints is another. It ends when its standard input does.
 """
 
 import ctypes
@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -172,8 +173,14 @@ TASKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
+def _end_with_input() -> None:
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
 def main() -> None:
     """Does the task of the command line and prints what it found."""
+    threading.Thread(target=_end_with_input, daemon=True).start()
     task = json.loads(sys.argv[1])
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", task["num_cpu_devices"])

@@ -36,18 +36,24 @@ def child(task: str, **settings: Any) -> dict[str, Any]:
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "experiments.bench_child",
-            json.dumps(task_and_settings),
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    end, ours = os.pipe()  # however this process ends, the child reads its end
+    try:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "experiments.bench_child",
+                json.dumps(task_and_settings),
+            ],
+            env=environment,
+            stdin=end,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(end)
+        os.close(ours)
     if done.returncode:
         last = " | ".join(done.stderr.strip().splitlines()[-3:])
         raise RuntimeError(

@@ -1,6 +1,7 @@
-"""How tests start scripts in processes of their own."""
+"""How tests start scripts in processes of their own, and whether these still run."""
 
 import os
+from pathlib import Path
 
 
 def as_a_user(**changes: str | None) -> dict[str, str]:
@@ -20,3 +21,13 @@ def as_a_user(**changes: str | None) -> dict[str, str]:
         **changes,
     }
     return {name: value for name, value in env.items() if value is not None}
+
+
+def is_running(pid: int | str) -> bool:
+    """Whether there is such a process, and it has not ended unnoticed (zombie)."""
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z"

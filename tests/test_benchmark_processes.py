@@ -1,12 +1,16 @@
 """Parts of the benchmark that use other processes, and PyTorch."""
 
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
+from running import is_running
 
 from experiments import bench_child, bench_processes, bench_torch, bench_vgg
 from experiments.bench_presets import QUICK, TINY
@@ -104,6 +108,28 @@ def test_compile_part(monkeypatch):
         "compile_cold_over_cached",
     }
     assert all(value.median > 0 for value in part.figures.values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are read from /proc")
+def test_a_child_ends_with_who_started_it(tmp_path):
+    code = (
+        "from experiments import bench_processes as b\n"
+        f"b.child('compilation', cache_dir={str(tmp_path)!r}, config=b.COMPILED)\n"
+    )
+    root = str(Path(__file__).parents[1])
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=root)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 120
+    while not (found := children.read_text().split()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10  # the task itself would take longer
+    while is_running(found[0]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_child_that_fails_says_why():

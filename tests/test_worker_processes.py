@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import threadpoolctl
+from running import is_running
 
 from experiments.worker_processes import Workers
 
@@ -33,15 +34,6 @@ def test_a_process_on_each_core_with_one_thread_and_a_death_is_noticed():
             workers.map(divmod, [(7, 0)])
         with pytest.raises(BrokenProcessPool):
             workers.map(die, [()])
-
-
-def is_running(pid):
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    state = Path(f"/proc/{pid}/stat")
-    return not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def test_workers_end_with_who_started_them():
