@@ -179,6 +179,24 @@ def test_columns_agree_with_the_rule(tmp_path_factory, rows, parquet):
     assert len(dataset.feature_names) == len(expected[0])
 
 
+@pytest.mark.parametrize(
+    "values", [("1,5", "2,25"), ("10%", "7 %"), ("$3", "$4.5"), ("1'000", "-2'000")]
+)
+def test_numbers_in_another_notation_are_announced(write, values):
+    path = write("x;y\n{};a\n{};b\n".format(*values))
+    with pytest.warns(UserWarning, match=r"column 'x': all 2 .*look like numbers"):
+        dataset = table.load(path, **Y)
+    assert dataset.feature_names == tuple(f"x={value}" for value in sorted(values))
+
+
+@pytest.mark.parametrize(
+    "values", [("1,5", "tcp"), ("10.0.0.1", "10.0.0.2"), ("7 mm", "8"), ("-", "%")]
+)
+def test_other_texts_are_categories(write, values):
+    dataset = table.load(write("x;y\n{};a\n{};b\n".format(*values)), **Y)
+    assert dataset.features.tolist() in ([[1, 0], [0, 1]], [[0, 1], [1, 0]])
+
+
 def test_a_file_without_header_has_numbers_for_names(write):
     dataset = table.load(
         write("5,2.5,b\n4,1.5,a\n3,0.5,\n"), label_column="3", time_column="1"

@@ -3,6 +3,8 @@
 import decimal
 import numbers
 import pathlib
+import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +22,10 @@ MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 _EXACT = 2**53  # whole numbers beyond it may be rounded in float64
 #: The most different texts that a column may hold.
 MAX_CATEGORIES = 64
+#: Numbers with decimal commas, other groups of digits, per cent or a currency.
+_OTHER_NOTATION = re.compile(
+    r"[-+$€£]{0,2}(\d{1,3}([.,'\s_]\d{3})+([.,]\d*)?|\d+([.,]\d*)?|[.,]\d+)\s?[%$€£]?"
+)
 
 
 class Source(NamedTuple):
@@ -72,6 +78,9 @@ def features_of(
     Returns:
       ``[n, D]`` float64, NaN where a number is missing, and D names.
 
+    Warns:
+      UserWarning: All texts of a column look like numbers.
+
     Raises:
       DataError: A value is not finite, is a text among numbers, or a column holds too
         many texts or values of another type.
@@ -94,6 +103,14 @@ def features_of(
                 f"{values.text[~values.missing][0]!r} is the first of "
                 f"{len(categories):,} different texts, where {MAX_CATEGORIES} are "
                 "allowed; leave the column out by drop_columns",
+            )
+        if categories and all(map(_OTHER_NOTATION.fullmatch, categories)):
+            warnings.warn(
+                f"{source.path}, column {name!r}: all {len(categories)} different "
+                f"texts look like numbers written another way ({categories[0]!r}); "
+                "each is taken for a category. To have numbers, write them with a "
+                "decimal point and without signs such as %",
+                stacklevel=2,
             )
         parts += [(f"{name}={text}", values.text == text) for text in categories]
     features = np.empty((len(next(iter(columns.values()))), len(parts)))
