@@ -6,7 +6,9 @@ group is a module of that name to absl, so that help lists each group by itself.
 
 import functools
 import os
+import typing
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -69,6 +71,27 @@ def numbers(name: str, texts: Sequence[str], kind: type) -> tuple:
     except ValueError:
         what = "whole numbers" if kind is int else "numbers"
         raise ValueError(f"--{name} must be {what}, got {','.join(texts)}") from None
+
+
+def values(config: type) -> dict[str, Any]:
+    """The flags as they were given, for the fields of a dataclass.
+
+    Args:
+      config: its types say what the texts of a list flag are.
+
+    Raises:
+      ValueError: a text is no number where numbers are asked for.
+    """
+    given: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(config).items():
+        value = FLAGS[name].value
+        if isinstance(value, list):
+            hints = (hint, *typing.get_args(hint))
+            (several,) = (h for h in hints if typing.get_origin(h) is tuple)
+            kind = typing.get_args(several)[0]
+            value = tuple(value) if kind is str else numbers(name, value, kind)
+        given[name] = value
+    return given
 
 
 def shared() -> list[flags.Flag]:

@@ -14,7 +14,6 @@ import csv
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from absl import app
@@ -200,13 +199,7 @@ def _define_flags() -> None:
 
 
 def _config_from_flags() -> Config:
-    values: dict[str, Any] = {
-        field.name: absl_flags.FLAGS[field.name].value
-        for field in dataclasses.fields(Config)
-    }
-    values["seeds"] = flags.numbers("seeds", values["seeds"], int)
-    values["learners"] = tuple(values["learners"])
-    return Config(**values)
+    return Config(**flags.values(Config))
 
 
 def main(argv: Sequence[str]) -> None:

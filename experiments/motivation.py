@@ -136,20 +136,7 @@ def config_from_flags() -> Config:
     for flag in flags.shared():
         if flag.present and flag.name not in fields:
             raise ValueError(f"--{flag.name} has no meaning for experiments.motivation")
-    given: dict[str, Any] = {name: absl_flags.FLAGS[name].value for name in fields}
-    kinds = {"noise_rates": float, "hidden": int, "learners": str, "drop_columns": str}
-    for name, kind in kinds.items():
-        if given[name] is not None:
-            given[name] = _listed(name, given[name], kind)
-    return Config(**given)
-
-
-def _listed(name: str, texts: Sequence[str], kind: type) -> tuple:
-    try:
-        return tuple(kind(text) for text in texts)
-    except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise ValueError(f"--{name} must be {what}, got {','.join(texts)}") from None
+    return Config(**flags.values(Config))
 
 
 def complete(config: Config) -> Config:

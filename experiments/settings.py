@@ -2,39 +2,25 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from experiments import flags, names, noises, sources
+from experiments.shared_settings import (
+    DataSettings,
+    OnlineSettings,
+    SyntheticSettings,
+)
 from rad_jax import datasets
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(DataSettings, SyntheticSettings, OnlineSettings):
     """One value for each flag; None means the default that suits the data set."""
 
-    dataset: str = "digits"
-    data_dir: str | None = None
-    device: str = "all"
-    image_size: int = 32
-    num_people: int | None = None
-    skip_bad_images: bool = False
-    label_column: str | None = None
-    drop_columns: tuple[str, ...] = ()
-    time_column: str | None = None
-    cache_dir: str | None = None
     order: str | None = None
-    scaling: str | None = None
     initial_size: int | None = None
     batch_size: int | None = None
     num_batches: int | None = None
     test_size: int | None = None
-    num_classes: int = 10
-    width: int = 20
-    separation: float = 4.0
-    drift: str = "none"
-    drift_period: float = 20.0
-    imbalance: float = 1.0
-    late_from: int = 0
     noise_rates: tuple[float, ...] | None = None
     noise: str = "symmetric"
     noise_matrix: str | None = None
@@ -60,24 +46,6 @@ class Config:
     sweep_uncertainty: tuple[str, ...] = ()
     uncertainty_source: str = "mean"
     alpha: str = "validation"
-    calibrate: bool = False
-    label_model: str = "mlp"
-    classifier: str = "knn"
-    training: str = "continue"
-    steps_per_batch: int = 100
-    initial_steps: int = 500
-    minibatch_size: int | None = None
-    learning_rate: float | None = None
-    hidden: tuple[int, ...] = (28, 28)
-    neighbours: int = 5
-    svm_c: float = 1.0
-    num_landmarks: int = 512
-    num_trees: int = 100
-    max_depth: int = 5
-    max_features: int = 10
-    vgg_width: float = 1.0
-    vgg_blocks: int = 3
-    augment: bool = False
     seed: int = 0
     output_dir: str = "results/stream"
 
@@ -88,20 +56,7 @@ def config_from_flags() -> Config:
     Raises:
       ValueError: for a list flag that does not hold numbers.
     """
-    given: dict[str, Any] = {
-        field.name: flags.FLAGS[field.name].value
-        for field in dataclasses.fields(Config)
-    }
-    for name, kind in (
-        ("noise_rates", float),
-        ("hidden", int),
-        ("sweep_budget", float),
-    ):
-        if given[name] is not None:
-            given[name] = flags.numbers(name, given[name], kind)
-    for name in ("schemes", "drop_columns", "sweep_uncertainty"):
-        given[name] = tuple(given[name])
-    return Config(**given)
+    return Config(**flags.values(Config))
 
 
 #: Flags with a fixed set of values that may be None until the data set is known.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from experiments.shared_settings import DataSettings, SyntheticSettings, defaults
 from rad_jax import datasets, synthetic
 from rad_jax.datasets import Dataset, cache, table
 
@@ -40,22 +41,13 @@ class Source(NamedTuple):
     order: str = "shuffle"
 
 
-#: Flags that not every source obeys, and what they are unless given.
+#: Flags that every source obeys.
+_GENERAL = ("dataset", "data_dir", "cache_dir", "scaling")
+#: The others, and what they are unless given.
 SPECIAL = {
-    "device": "all",
-    "image_size": 32,
-    "num_people": None,
-    "skip_bad_images": False,
-    "label_column": None,
-    "drop_columns": (),
-    "time_column": None,
-    "num_classes": 10,
-    "width": 20,
-    "separation": 4.0,
-    "drift": "none",
-    "drift_period": 20.0,
-    "imbalance": 1.0,
-    "late_from": 0,
+    name: value
+    for name, value in defaults(DataSettings, SyntheticSettings).items()
+    if name not in _GENERAL
 }
 
 
@@ -165,15 +157,7 @@ def _synthetic(config: "Config") -> Dataset:
     )
 
 
-_SYNTHETIC = (
-    "num_classes",
-    "width",
-    "separation",
-    "drift",
-    "drift_period",
-    "imbalance",
-    "late_from",
-)
+_SYNTHETIC = tuple(defaults(SyntheticSettings))
 _SYNTHETIC_TEST = 1000  # test rows, unless their number is given
 _LARGE = Sizes(6000, 600, 60, 200)
 _FACES = ("image_size", "num_people", "skip_bad_images")

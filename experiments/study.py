@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from experiments import names, sources
+from experiments.shared_settings import DataSettings, LearnerSettings
 from rad_jax import Training, knn, offline
 from rad_jax.datasets import duplicates, scaling
 from rad_jax.files import atomic_path
@@ -23,21 +24,10 @@ _TRAIN_PART = 0.7
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(DataSettings, LearnerSettings):
     """One value for each flag; None means a default that suits study and data set."""
 
     study: str = "offline"
-    dataset: str = "digits"
-    data_dir: str | None = None
-    device: str = "all"
-    image_size: int = 32
-    num_people: int | None = None
-    skip_bad_images: bool = False
-    label_column: str | None = None
-    drop_columns: tuple[str, ...] = ()
-    time_column: str | None = None
-    cache_dir: str | None = None
-    scaling: str | None = None
     train_size: int | None = None
     test_size: int | None = None
     learners: tuple[str, ...] | None = None
@@ -46,17 +36,7 @@ class Config:
     runs: int = 10
     epochs: int = 50
     minibatch_size: int = 200
-    learning_rate: float | None = None
-    hidden: tuple[int, ...] = (28, 28)
     neighbours: int | None = None
-    svm_c: float = 1.0
-    num_landmarks: int = 512
-    num_trees: int = 100
-    max_depth: int = 5
-    max_features: int = 10
-    vgg_width: float = 1.0
-    vgg_blocks: int = 3
-    augment: bool = False
     runs_per_chunk: int | None = None
     compare_sklearn: bool = False
     reference_curves: str | None = None

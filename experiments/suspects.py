@@ -14,7 +14,6 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import app
@@ -79,13 +78,7 @@ def config_from_flags() -> Config:
     Raises:
       ValueError: for a list flag that does not hold numbers.
     """
-    given: dict[str, Any] = {
-        field.name: flags.FLAGS[field.name].value
-        for field in dataclasses.fields(Config)
-    }
-    given["hidden"] = flags.numbers("hidden", given["hidden"], int)
-    given["drop_columns"] = tuple(given["drop_columns"])
-    return Config(**given)
+    return Config(**flags.values(Config))
 
 
 def announce(

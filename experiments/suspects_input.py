@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments import settings, stream
+from experiments.shared_settings import OnlineSettings, TableSettings
 from rad_jax import selection
 from rad_jax.datasets import Dataset, table
 from rad_jax.types import UNLABELLED, SelectionScheme
@@ -21,38 +22,16 @@ YES, NO = ("1", "true", "yes"), ("0", "false", "no", "")
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(TableSettings, OnlineSettings):
     """One value for each flag; None means the default that suits the file."""
 
     dataset: str = ""
-    label_column: str | None = None
-    drop_columns: tuple[str, ...] = ()
-    time_column: str | None = None
     trusted_column: str | None = None
     evaluate_column: str | None = None
-    cache_dir: str | None = None
-    scaling: str | None = None
     initial_size: int | None = None
     batch_size: int | None = None
     scheme: str = "basic"
     calibrate: bool = True
-    label_model: str = "mlp"
-    classifier: str = "knn"
-    training: str = "continue"
-    steps_per_batch: int = 100
-    initial_steps: int = 500
-    minibatch_size: int | None = None
-    learning_rate: float | None = None
-    hidden: tuple[int, ...] = (28, 28)
-    neighbours: int = 5
-    svm_c: float = 1.0
-    num_landmarks: int = 512
-    num_trees: int = 100
-    max_depth: int = 5
-    max_features: int = 10
-    vgg_width: float = 1.0
-    vgg_blocks: int = 3
-    augment: bool = False
     seed: int = 0
     output_dir: str = "results/suspects"
 
