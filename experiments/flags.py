@@ -195,8 +195,8 @@ def define_file(time_use: str) -> None:
         "scaling",
         None,
         "standard: mean 0, variance 1; log: sign(x) log(1+|x|) first, for counts; "
-        "unit: 0..255 to 0..1; none. By default standard for tables, unit for images. "
-        "Fitted to the clean rows.",
+        "quantile: by rank, where values lie far out; unit: 0..255 to 0..1; none. By "
+        "default standard for tables, unit for images. Fitted to the clean rows.",
     )
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -767,7 +768,11 @@ def test_images_become_numbers_from_0_to_1():
 @pytest.mark.parametrize(
     ("features", "scaling", "message"),
     [
-        (np.ones((20, 2)), "unit", r"not for made, a table .*: standard, log, none"),
+        (
+            np.ones((20, 2)),
+            "unit",
+            r"not for made, a table .*: standard, log, quantile, none",
+        ),
         (np.ones((20, 2, 2, 1), np.uint8), "log", "allowed: unit, none"),
         (np.ones((20, 2, 2, 1), np.float32), "unit", "allowed: none"),
         (np.ones((20, 2)), "max", "scaling='max' is unknown; known: standard, log"),
@@ -801,7 +806,31 @@ def test_log_is_taken_before_standardising():
     np.testing.assert_allclose(data.test_features, expected[26:], rtol=1e-5)
 
 
-@pytest.mark.parametrize("scaling", ["standard", "log", "none"])
+def test_quantiles_are_ranks_among_the_clean_rows():
+    """Beyond the clean rows' least and greatest values lie the ends."""
+    features = np.exp(3 * np.random.default_rng(0).normal(size=(60, 2)))
+    features[30], features[31] = 1e14, -1e14
+    sizes = SIZES | {"initial_size": 20}
+    dataset = make(60, 2, features=features)
+    data = split(dataset, **sizes, order="time", scaling="quantile")
+    end = scipy.stats.norm.ppf(1 - 1e-7)
+    bent = np.empty_like(features)
+    for d, column in enumerate(features.T):
+        ranks = np.interp(column, np.sort(column[:20]), np.linspace(0, 1, 20))
+        bent[:, d] = np.clip(scipy.stats.norm.ppf(ranks), -end, end)
+    expected = (bent - bent[:20].mean(axis=0)) / bent[:20].std(axis=0)
+    np.testing.assert_allclose(data.initial_features, expected[:20], atol=1e-4)
+    np.testing.assert_allclose(data.test_features, expected[26:], atol=1e-4)
+    assert np.abs(data.test_features).max() < 10
+    one = split(
+        make(60, 2, features=features),
+        **SIZES | {"initial_size": 1},
+        scaling="quantile",
+    )
+    assert np.abs(one.test_features).max() < 11
+
+
+@pytest.mark.parametrize("scaling", ["standard", "log", "quantile", "none"])
 def test_missing_values_become_the_median_of_the_clean_rows(scaling):
     rng = np.random.default_rng(0)
     features = rng.normal(size=(60, 3))

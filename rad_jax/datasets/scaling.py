@@ -8,9 +8,10 @@ from typing import Self
 import numpy as np
 
 from rad_jax.datasets.base import DataError, Dataset
+from rad_jax.files import require
 
 #: What may be done to features; see `fit`.
-SCALINGS = ("standard", "log", "unit", "none")
+SCALINGS = ("standard", "log", "quantile", "unit", "none")
 
 #: From rows as the source has them, ``[n, *S]``, to finite float32 of the same shape.
 Transform = Callable[[np.ndarray], np.ndarray]
@@ -118,6 +119,38 @@ def signed_log(features: np.ndarray) -> np.ndarray:
     return np.copysign(np.log1p(np.abs(features)), features)
 
 
+#: The most quantiles that `quantile` keeps of a column.
+NUM_QUANTILES = 1000
+
+
+def quantile(clean: np.ndarray) -> Transform:
+    """Maps each column so that the clean rows are normally distributed in it.
+
+    A value goes where its rank among the clean rows lies in a standard normal
+    distribution; what lies beyond them goes to the ends, -5.2 and 5.2, and cannot
+    dominate. By scikit-learn's `QuantileTransformer`.
+
+    Args:
+      clean: ``[n0, D]``, n0 >= 1, finite.
+
+    Returns:
+      From ``[n, D]`` to as many float64.
+
+    Raises:
+      ImportError: without scikit-learn.
+    """
+    return (
+        require("sklearn.preprocessing", "scaling by quantiles")
+        .QuantileTransformer(
+            n_quantiles=min(NUM_QUANTILES, len(clean)),
+            output_distribution="normal",
+            subsample=None,
+        )
+        .fit(np.asarray(clean, np.float64))
+        .transform
+    )
+
+
 def default(dataset: Dataset) -> str:
     """The scaling that suits a data set, one of `SCALINGS`."""
     if not dataset.is_images:
@@ -135,7 +168,7 @@ def check(dataset: Dataset, scaling: str) -> str:
         raise ValueError(
             f"scaling={scaling!r} is unknown; known: {', '.join(SCALINGS)}"
         )
-    allowed: tuple[str, ...] = ("standard", "log", "none")
+    allowed: tuple[str, ...] = ("standard", "log", "quantile", "none")
     if dataset.is_images:
         is_bytes = dataset.features.dtype == np.uint8
         allowed = ("unit", "none") if is_bytes else ("none",)
@@ -155,9 +188,10 @@ def fit(dataset: Dataset, clean: np.ndarray, scaling: str) -> Transform:
       dataset: whose rows are to be transformed; only its kind is looked at.
       clean: ``[n0, *S]``, n0 >= 1, the clean rows, D_0, as the source has them.
       scaling: for tables 'standard' (`Standardizer`), 'log' (`signed_log`, then
-        'standard'; for counts) or 'none'; for images of uint8 'unit' (0..255 becomes
-        0..1) or 'none', for images of float32 'none'. Everything is computed in
-        float64 (but images) and then rounded to float32.
+        'standard'; for counts), 'quantile' (`quantile`, then 'standard'; for columns
+        with outliers or long tails) or 'none'; for images of uint8 'unit' (0..255
+        becomes 0..1) or 'none', for images of float32 'none'. Everything is computed
+        in float64 (but images) and then rounded to float32.
 
     Returns:
       What to apply to rows. Missing values of a table (NaN) become the median of the
@@ -174,10 +208,17 @@ def fit(dataset: Dataset, clean: np.ndarray, scaling: str) -> Transform:
         return lambda rows: rows.astype(np.float32) / factor
     fill = _medians(clean) if dataset.missing else None
 
+    def filled(rows: np.ndarray) -> np.ndarray:
+        return rows if fill is None else np.where(np.isnan(rows), fill, rows)
+
+    bend: Transform | None = None
+    if scaling == "log":
+        bend = signed_log
+    elif scaling == "quantile":
+        bend = quantile(filled(clean))
+
     def prepare(rows: np.ndarray) -> np.ndarray:
-        if fill is not None:
-            rows = np.where(np.isnan(rows), fill, rows)
-        return signed_log(rows) if scaling == "log" else rows
+        return filled(rows) if bend is None else bend(filled(rows))
 
     if scaling == "none":
         width = clean.shape[1]
