@@ -196,7 +196,8 @@ def define_file(time_use: str) -> None:
         None,
         "standard: mean 0, variance 1; log: sign(x) log(1+|x|) first, for counts; "
         "quantile: by rank, where values lie far out; unit: 0..255 to 0..1; none. By "
-        "default standard for tables, unit for images. Fitted to the clean rows.",
+        "default standard for tables (nbaiot: quantile, unsw_nb15: log), unit for "
+        "images. Fitted to the clean rows.",
     )
 
 

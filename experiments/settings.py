@@ -10,6 +10,7 @@ from experiments.shared_settings import (
     SyntheticSettings,
 )
 from rad_jax import datasets
+from rad_jax.datasets import scaling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,11 +230,13 @@ def _with_baselines(schemes: Sequence[str]) -> tuple[str, ...]:
 
 
 def suit(config: Config, dataset: datasets.Dataset) -> Config:
-    """Fills in sizes that depend on the number of rows.
+    """Fills in the scaling, and sizes that depend on the number of rows.
 
     Args:
       config: as `complete` returns it.
       dataset: as `read` returns it.
     """
     rows = len(dataset.labels)
+    scale = config.scaling or scaling.default(dataset)
+    config = dataclasses.replace(config, scaling=scale)
     return _fill(config, sources.suited(rows, config.initial_size, config.batch_size))

@@ -243,7 +243,8 @@ def announce(
     num_runs = len(planned.arms) * len(planned.noise_rates) * planned.num_seeds
     num_rates, num_seeds = len(planned.noise_rates), planned.num_seeds
     lines = [
-        f"{config.dataset} ({config.order}): {config.initial_size:,} clean rows, then "
+        f"{config.dataset} (order: {config.order}, scaling: {config.scaling}): "
+        f"{config.initial_size:,} clean rows, then "
         f"{planned.num_arrivals} arrivals of {config.batch_size:,}; "
         f"{len(data.test_labels):,} test rows",
         f"L = {config.label_model}, C = {config.classifier}; the ensemble is weighed "

@@ -20,6 +20,7 @@ TABLE = Dataset(
     labels=(np.arange(50) % 3 - 1).astype(np.int32),
     class_names=("ä", "b"),
     feature_names=("x", "y", "z"),
+    scaling="log",
 )
 IMAGES = Dataset(
     name="pictures",
@@ -62,7 +63,7 @@ def assert_same(one, other):
         a, b = getattr(one, array), getattr(other, array)
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
-    for name in ("name", "class_names", "feature_names", "missing"):
+    for name in ("name", "class_names", "feature_names", "missing", "scaling"):
         assert getattr(one, name) == getattr(other, name)
 
 

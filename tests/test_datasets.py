@@ -806,6 +806,22 @@ def test_log_is_taken_before_standardising():
     np.testing.assert_allclose(data.test_features, expected[26:], rtol=1e-5)
 
 
+def test_a_data_set_may_say_which_scaling_suits_it():
+    counts = np.expm1(np.random.default_rng(0).uniform(0, 20, (60, 2)))
+    plain, says = (
+        make(60, 2, features=counts),
+        make(60, 2, features=counts, scaling="log"),
+    )
+    for dataset, asked, expected in (
+        (plain, None, "standard"),
+        (says, None, "log"),
+        (says, "none", "none"),
+    ):
+        found = split(dataset, **SIZES, scaling=asked)
+        other = split(plain, **SIZES, scaling=expected)
+        np.testing.assert_array_equal(found.features, other.features)
+
+
 def test_quantiles_are_ranks_among_the_clean_rows():
     """Beyond the clean rows' least and greatest values lie the ends."""
     features = np.exp(3 * np.random.default_rng(0).normal(size=(60, 2)))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rad_jax.datasets import DataError, Standardizer, nbaiot
+from rad_jax.datasets.scaling import fit
 
 HEADER = ",".join(nbaiot.FEATURE_NAMES)
 WIDTH = 115
@@ -254,6 +255,9 @@ def test_all_published_files(published):
     assert distinct_rows(dataset.features) == 196_491
     assert distinct_rows((dataset.features - scaling.mean) / scaling.scale) == 196_491
     assert distinct_rows(scaled) > 3 * distinct_rows(dataset.features.astype("f4"))
+    assert dataset.scaling == "quantile"
+    by_rank = fit(dataset, dataset.features[order[:6000]], "quantile")
+    assert distinct_rows(by_rank(dataset.features)) > 0.99 * 196_491
 
 
 def distinct_rows(values):

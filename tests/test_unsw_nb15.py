@@ -140,6 +140,7 @@ def test_the_published_file(data_dir):
         pytest.skip("no unsw_nb15 in the folder RAD_JAX_DATA")
     dataset = unsw_nb15.load(data_dir)
     assert dataset.features.shape == (82_332, 70)
+    assert dataset.scaling == "log"
     counts = np.bincount(dataset.labels)
     assert dict(zip(dataset.class_names, counts.tolist(), strict=True)) == {
         "Normal": 37_000,

@@ -36,6 +36,8 @@ class Dataset:
       source_row: ``[n]`` int64, where each row stands in its file: its first line,
         counted from 1, in a file of text, else its index, counted from 0. None: 0,
         1, …, n - 1, or it is not known.
+      scaling: the one of `rad_jax.datasets.scaling.SCALINGS` that suits the columns;
+        '' for the one that suits most tables, or images.
 
     Raises:
       DataError: An array or tuple does not have the form given above.
@@ -48,6 +50,7 @@ class Dataset:
     feature_names: tuple[str, ...] = ()
     missing: bool = False
     source_row: np.ndarray | None = None
+    scaling: str = ""
 
     def __post_init__(self) -> None:
         self._check_features()

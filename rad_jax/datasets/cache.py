@@ -25,7 +25,7 @@ import numpy as np
 
 from rad_jax.datasets.base import DataError, Dataset
 
-_LAYOUT = 2  # of an entry
+_LAYOUT = 3  # of an entry
 _ABOUT = "about.json"
 _ARRAYS = ("features", "labels", "source_row")  # the last may be None
 _WRITING = ".writing-"  # of folders that are not complete
@@ -155,6 +155,7 @@ def _read(entry: pathlib.Path) -> tuple[Dataset, list[str]]:
         class_names=tuple(about["class_names"]),
         feature_names=tuple(about["feature_names"]),
         missing=about["missing"],
+        scaling=about["scaling"],
         **arrays,
     )
     return dataset, list(about["warnings"])

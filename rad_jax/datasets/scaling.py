@@ -153,6 +153,8 @@ def quantile(clean: np.ndarray) -> Transform:
 
 def default(dataset: Dataset) -> str:
     """The scaling that suits a data set, one of `SCALINGS`."""
+    if dataset.scaling:
+        return dataset.scaling
     if not dataset.is_images:
         return "standard"
     return "unit" if dataset.features.dtype == np.uint8 else "none"

@@ -80,8 +80,8 @@ def split(
       seed: of the permutation (`np.random.default_rng`); no part of it depends on the
         sizes.
       scaling: one of `rad_jax.datasets.scaling.SCALINGS`, fitted to D_0 alone; by
-        default 'standard' for tables, 'unit' (0..1) for images of uint8, 'none' for
-        images of float32.
+        default what the data set says that suits it, else 'standard' for tables,
+        'unit' (0..1) for images of uint8, 'none' for images of float32.
 
     Returns:
       The parts, which share no row; what is left over is left out.

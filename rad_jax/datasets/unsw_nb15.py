@@ -120,6 +120,7 @@ def load(data_dir: str | os.PathLike[str]) -> Dataset:
         labels=np.concatenate([labels for _, labels in blocks]),
         class_names=CLASS_NAMES,
         feature_names=FEATURE_NAMES,
+        scaling="log",  # counts, bytes and durations
     )
 
 
