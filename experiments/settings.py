@@ -1,7 +1,9 @@
 """The settings of a run: a value for each flag, its default, what it may be."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from experiments import flags, names, noises, sources
 from experiments.shared_settings import (
@@ -240,3 +242,35 @@ def suit(config: Config, dataset: datasets.Dataset) -> Config:
     scale = config.scaling or scaling.default(dataset)
     config = dataclasses.replace(config, scaling=scale)
     return _fill(config, sources.suited(rows, config.initial_size, config.batch_size))
+
+
+#: Scaled features beyond it are announced: one such row can undo a network's training.
+_FAR_OUT = 1000.0
+
+
+def scaling_note(
+    config: Config, parts: Iterable[np.ndarray], names: Sequence[str] = ()
+) -> list[str]:
+    """What to say of features that lie far out although they are scaled.
+
+    Args:
+      config: as `suit` returns it.
+      parts: ``[..., D]`` each, scaled.
+      names: of the D columns, if they are known.
+
+    Returns:
+      A line, or none.
+    """
+    if config.scaling != "standard":
+        return []
+    greatest = np.max(
+        [np.abs(x).reshape(-1, x.shape[-1]).max(axis=0) for x in parts], axis=0
+    )
+    column = int(np.argmax(greatest))
+    if greatest[column] <= _FAR_OUT:
+        return []
+    where = f" (column {names[column]!r})" if names else ""
+    return [
+        f"note: scaled features reach {greatest[column]:.2g} standard deviations of "
+        f"the clean rows{where}; --scaling=quantile or log may give better models"
+    ]

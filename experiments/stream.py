@@ -29,7 +29,13 @@ from experiments import (
     sources,
 )
 from experiments.distributed import SINGLE, Processes
-from experiments.settings import Config, complete, config_from_flags, suit
+from experiments.settings import (
+    Config,
+    complete,
+    config_from_flags,
+    scaling_note,
+    suit,
+)
 from rad_jax import Training, checks, chunks, datasets, experts, report, sweep
 from rad_jax.devices import free_bytes
 from rad_jax.files import check_output_dir
@@ -266,6 +272,8 @@ def announce(
             f"{_size(planned.estimated_bytes / planned.num_devices)} on each"
         )
     lines += _changes(config, data)
+    everything = (data.initial_features, data.features, data.test_features)
+    lines += scaling_note(config, everything)
     arriving = data.labels[data.labels != UNLABELLED]
     if arriving.size < data.labels.size:
         lines.append(

@@ -12,7 +12,7 @@ predictions.csv, config.json and suspects.png to --output_dir.
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -82,9 +82,21 @@ def config_from_flags() -> Config:
 
 
 def announce(
-    config: Config, shared: settings.Config, rows: Rows, console: Console
+    config: Config,
+    shared: settings.Config,
+    rows: Rows,
+    parts: Iterable[np.ndarray],
+    console: Console,
 ) -> None:
-    """Prints what is about to be done, above all which rows are trusted."""
+    """Prints what is about to be done, above all which rows are trusted.
+
+    Args:
+      config: the flags.
+      shared: from `settings.suit`.
+      rows: from `read`.
+      parts: all features, scaled, some rows at a time.
+      console: where to print.
+    """
     dataset, trusted, _ = rows
     labels, size = dataset.labels, shared.batch_size or 0
     count = int(trusted.sum())
@@ -127,11 +139,28 @@ def announce(
             f"{', '.join(dataset.class_names[k] for k in absent)}: rows of it will be "
             "suspect, right or wrong"
         )
+    lines += settings.scaling_note(shared, parts, dataset.feature_names)
     suspects_report.say(console, *lines)
 
 
+def scaled(shared: settings.Config, rows: Rows) -> Callable[[np.ndarray], np.ndarray]:
+    """From some rows, by number, to their features, scaled by the trusted ones.
+
+    Raises:
+      ValueError: Features cannot be scaled.
+    """
+    dataset, trusted, _ = rows
+    clean = dataset.features[trusted]
+    transform = scaling.fit(dataset, clean, shared.scaling or "none")
+    return lambda chosen: transform(dataset.features[chosen])
+
+
 def judge(
-    config: Config, shared: settings.Config, rows: Rows, console: Console
+    config: Config,
+    shared: settings.Config,
+    rows: Rows,
+    features: Callable[[np.ndarray], np.ndarray],
+    console: Console,
 ) -> Findings:
     """Learns the trusted rows, then judges all others, batch by batch.
 
@@ -139,6 +168,7 @@ def judge(
       config: the flags.
       shared: from `settings.suit`.
       rows: from `read`.
+      features: from `scaled`.
       console: where progress is shown.
 
     Raises:
@@ -146,8 +176,6 @@ def judge(
     """
     dataset, trusted, truth = rows
     n, size = len(trusted), shared.batch_size or 1
-    scale = config.scaling or scaling.default(dataset)
-    transform = scaling.fit(dataset, dataset.features[trusted], scale)
     online = OnlineRad(
         rad(
             label_model=stream.learner(shared, config.label_model),
@@ -160,9 +188,6 @@ def judge(
         max_batch_size=size,
         seed=config.seed,
     )
-
-    def features(chosen: np.ndarray) -> np.ndarray:
-        return transform(dataset.features[chosen])
 
     first, rest = np.flatnonzero(trusted), np.flatnonzero(~trusted)
     batches = [rest[lo : lo + size] for lo in range(0, len(rest), size)]
@@ -177,8 +202,8 @@ def judge(
             status[batch[labels == UNLABELLED]] = Status.NO_LABEL
             arrival[batch] = number
             on_progress(number)
-    parts = [np.arange(lo, min(n, lo + size)) for lo in range(0, n, size)]
-    probs = np.concatenate([online.predict_proba(features(part)) for part in parts])
+    parts = map(features, _pieces(n, size))
+    probs = np.concatenate([online.predict_proba(part) for part in parts])
     found = online.suspects()
     return Findings(
         dataset,
@@ -190,6 +215,11 @@ def judge(
         found.doubt,
         truth,
     )
+
+
+def _pieces(n: int, size: int) -> list[np.ndarray]:
+    """All rows, by number, some at a time."""
+    return [np.arange(lo, min(n, lo + size)) for lo in range(0, n, size)]
 
 
 def run(config: Config, console: Console | None = None) -> Findings:
@@ -212,8 +242,10 @@ def run(config: Config, console: Console | None = None) -> Findings:
     rows = read(config, shared)
     shared = dataclasses.replace(shared, initial_size=int(rows.trusted.sum()))
     shared = settings.suit(shared, rows.dataset)
-    announce(config, shared, rows, console)
-    findings = judge(config, shared, rows, console)
+    features = scaled(shared, rows)
+    parts = map(features, _pieces(len(rows.trusted), 10_000))
+    announce(config, shared, rows, parts, console)
+    findings = judge(config, shared, rows, features, console)
     suspects_report.write(findings, output_dir)
     _write_config(config, shared, output_dir)
     suspects_report.print_summary(findings, console)
@@ -226,10 +258,10 @@ def run(config: Config, console: Console | None = None) -> Findings:
 
 
 def _write_config(config: Config, shared: settings.Config, output_dir: Path) -> None:
-    """Writes config.json: the flags, with the sizes that were used."""
+    """Writes config.json: the flags, with the sizes and the scaling that were used."""
     used = dataclasses.asdict(config) | {
         name: getattr(shared, name)
-        for name in ("initial_size", "batch_size", "minibatch_size")
+        for name in ("initial_size", "batch_size", "minibatch_size", "scaling")
     }
     with atomic_path(output_dir / "config.json") as temporary:
         temporary.write_text(json.dumps(used, indent=2) + "\n", encoding="utf-8")

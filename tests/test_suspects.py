@@ -351,7 +351,7 @@ def test_classes_that_no_trusted_row_has_are_named(tmp_path):
     shared = suspects.complete(config)
     text = io.StringIO()
     suspects.announce(
-        config, shared, suspects.read(config, shared), Console(file=text, width=200)
+        config, shared, suspects.read(config, shared), [], Console(file=text, width=200)
     )
     assert "warning: no trusted row is of class new:" in text.getvalue()
 
@@ -441,3 +441,31 @@ def test_command_line_refuses_in_one_line(tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {path}: label_column is not given")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_column_with_a_value_far_out_is_named_and_ranks_do_without(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        (
+            str(i),
+            "",
+            f"{rng.normal() + 4 * (i % 2):.3f}",
+            "1",
+            "a",
+            "no" if i % 2 else "ok",
+            "",
+        )
+        for i in range(60)
+    ]
+    rows[50] = (*rows[50][:2], "1e12", *rows[50][3:])
+    path = write_csv(tmp_path / "rows.csv", rows)
+    config = settings(
+        path, tmp_path / "out", initial_size=20, evaluate_column=None, **FAST
+    )
+    _, printed = run(config)
+    assert "note: scaled features reach" in printed
+    assert "--scaling=quantile" in printed
+    used = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert used["scaling"] == "standard"
+    _, printed = run(dataclasses.replace(config, scaling="quantile"))
+    assert "scaled features reach" not in printed
