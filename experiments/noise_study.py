@@ -66,6 +66,9 @@ _OTHERS = (
     "uncertainty_source",
     "expert_error",
     "new_classes",
+    "seeds_per_chunk",
+    "num_devices",
+    "resume",
 )
 
 
@@ -101,6 +104,14 @@ def _cases(config: Config, standard: bool) -> list[Case]:
     schedule = config.noise_schedule
     rates = config.noise_rates or ()
     return [noise_cases.case(config, config.noise, rate, schedule) for rate in rates]
+
+
+def _plan(config: Config, data: StreamData) -> sweep.Sweep:
+    """What it takes: all runs go at once, on one device (`judge_stream`)."""
+    config = dataclasses.replace(
+        config, seeds_per_chunk=config.num_seeds, num_devices=1
+    )
+    return stream.prepare(config, data)
 
 
 def _algorithm(config: Config, planned: sweep.Sweep, data: StreamData) -> Rad:
@@ -160,7 +171,7 @@ def run(config: Config, console: Console | None = None) -> Outcome:
     data = stream.cut(config, dataset)
     cases = _cases(config, standard)
     rates = tuple(case.rate for case in cases)
-    planned = stream.prepare(dataclasses.replace(config, noise_rates=rates), data)
+    planned = _plan(dataclasses.replace(config, noise_rates=rates), data)
     keys = noise_cases.noise_keys(config.seed, config.num_seeds)
     examples = []
     if config.noise_schedule is None:

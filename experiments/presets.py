@@ -39,6 +39,7 @@ class Options:
     vgg_width: float = 0.25
     quick: bool = False
     seed: int = 0
+    resume: bool = False
     output_dir: str = "results/use_cases"
 
 
@@ -90,6 +91,7 @@ def _base(options: Options, paper: Paper, **changes: Any) -> stream.Config:
         noise_rates=(rate,),
         new_classes="expert",  # rare classes must not keep a preset from running
         seed=options.seed,
+        resume=options.resume,
         **changes,
     )
 

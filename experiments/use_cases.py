@@ -68,6 +68,12 @@ def define_flags() -> None:
         "quick", Options.quick, "Fewer rows and steps, to see whether it runs."
     )
     flags.DEFINE_integer("seed", Options.seed, "Of all keys, and of the row order.")
+    flags.DEFINE_bool(
+        "resume",
+        Options.resume,
+        "Go on with the chunks of seeds that a killed run left in --output_dir; runs "
+        "that had ended are computed again.",
+    )
     flags.DEFINE_string(
         "output_dir", Options.output_dir, "Where tables and pictures are written."
     )

@@ -157,8 +157,9 @@ def size(
       shared_bytes: what each device holds whatever the number of seeds.
       seed_bytes: what a seed adds.
       seeds_per_chunk: by default as many as half of the free memory holds, and on CPU
-        no more than the greater of `devices.CPU_BYTES` and `shared_bytes` a device, in
-        chunks of about the same number.
+        no more than the greater of `devices.CPU_BYTES` and `shared_bytes` a device (up
+        to twice that where fewer runs only fill up chunks and devices), in chunks of
+        about the same number.
       num_devices: by default all, but no more than there are runs, nor, where devices
         share their memory (CPU), than leave room for a seed.
 
@@ -190,13 +191,22 @@ def size(
         count = devices.mesh(num_devices).size
     if seeds_per_chunk is None:
         seed_bytes = max(1, seed_bytes)
-        most = min(room(count), num_seeds * seed_bytes)
+        most = max(1, int(min(room(count), num_seeds * seed_bytes) // seed_bytes))
+        least = most
         if on_cpu:
             fast = count * max(devices.CPU_BYTES, shared_bytes)
             # Every device has a run of its own, however large.
-            most = min(most, max(fast, math.ceil(count / runs_per_seed) * seed_bytes))
-        fitting = int(most // seed_bytes)
-        seeds_per_chunk = math.ceil(num_seeds / math.ceil(num_seeds / max(1, fitting)))
+            least = max(fast // seed_bytes, math.ceil(count / runs_per_seed))
+            least = min(most, least)
+            most = min(most, max(least, 2 * fast // seed_bytes))
+
+        def computed(together: int) -> tuple[int, int]:
+            """Runs of all chunks, with those that fill up; the fewer seeds first."""
+            runs = count * math.ceil(together * runs_per_seed / count)
+            return math.ceil(num_seeds / together) * runs, together
+
+        numbers = range(math.ceil(num_seeds / most), math.ceil(num_seeds / least) + 1)
+        seeds_per_chunk = min((math.ceil(num_seeds / k) for k in numbers), key=computed)
     return Size(
         count,
         seeds_per_chunk,

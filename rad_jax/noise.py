@@ -72,7 +72,8 @@ def _another_class(key: PRNGKey, label: Array, num_classes: int) -> Array:
 
 def _draw_exactly(key: PRNGKey, eligible: Array, rate: Array) -> Array:
     """``[N]`` bool: that share of the eligible rows, drawn without replacement."""
-    draw = jnp.where(eligible, jax.random.uniform(key, eligible.shape), jnp.inf)
+    draw = jax.random.uniform(key, eligible.shape, jnp.float32)
+    draw = jnp.where(eligible, draw, jnp.inf)
     # Numbers of at least 0 are in the same order as their bits, and XLA's CPU backend
     # sorts whole numbers faster.
     bits = jax.lax.bitcast_convert_type(draw, jnp.int32)

@@ -153,8 +153,8 @@ def prepare(
         that has it.
       seeds_per_chunk: repetitions computed together; by default all, or as many as
         half of the free memory holds, on CPU no more than `devices.CPU_BYTES` a device
-        (or what they share, if that is more), which is faster. Results differ by
-        rounding only.
+        (or what they share, if that is more; up to twice that where chunks then come
+        out even), which is faster. Results differ by rounding only.
       num_devices: over which runs are spread; by default all of this process, but no
         more than there are runs.
 

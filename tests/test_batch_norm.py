@@ -73,3 +73,11 @@ def test_initialising_leaves_the_running_statistics_alone():
     variables = BatchNormReLU().init(jax.random.key(0), x, True)
     assert variables["batch_stats"]["mean"].tolist() == [0] * C
     assert variables["batch_stats"]["var"].tolist() == [1] * C
+
+
+def test_variables_are_float32_in_a_process_of_64_bit_numbers():
+    with jax.enable_x64(True):
+        x = np.zeros((B, 3, 2, C), np.float32)
+        variables = BatchNormReLU().init(jax.random.key(0), x, True)
+        assert {v.dtype.name for v in jax.tree.leaves(variables)} == {"float32"}
+        assert ours(variables, x, True, None)[0].dtype == "float32"

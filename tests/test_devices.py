@@ -230,16 +230,19 @@ def test_a_cpu_device_works_on_no_more_than_is_fast(monkeypatch):
         ).seeds_per_chunk
 
     assert together(0, most // 7) == 7
-    assert together(0, most // 6) == 4  # not 6 and 1
+    assert together(0, most // 3) == 4  # not 3, 3 and 1
     assert together(0, most // 6, num_devices=2) == 7
+    # A little more, rather than 4 and 3 with a seed computed twice; or 4, 4 and 4.
+    assert together(0, most // 6) == 7
+    assert chunks.size(10, 2, 0, most // 2, num_devices=2).seeds_per_chunk == 5
     # What is computed once for all of a chunk is worth as much as they are.
     assert together(2 * most, most) == 2
     # Who asks for more gets it, and a seed of more is computed all the same.
     assert together(0, most, seeds_per_chunk=5) == 5
     assert together(0, 2 * most) == 1
     # No device is without a run.
-    assert together(0, 2 * most, num_devices=2) == 1
-    assert together(0, 2 * most, num_devices=2, runs_per_seed=1) == 2
+    assert together(0, 3 * most, num_devices=2) == 1
+    assert together(0, 3 * most, num_devices=2, runs_per_seed=1) == 2
 
 
 def test_cut():

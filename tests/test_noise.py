@@ -339,3 +339,18 @@ def test_a_perfect_expert_gives_the_true_label():
     true = jnp.array([3, 0, -1, 2], jnp.int16)
     got = expert.answer(expert.params, true, key=jax.random.key(0))
     np.testing.assert_array_equal(got, true)
+
+
+def test_a_process_of_64_bit_numbers_has_the_same_rows_wrong():
+    kind = noise.symmetric(0.3)
+    label, valid = np.zeros(50, np.int32), np.ones(50, bool)
+
+    def wrong():
+        key = jax.random.key(0)
+        given = noise.corrupt(kind, kind.params, label, valid, num_classes=3, key=key)
+        return np.flatnonzero(np.asarray(given)).tolist()
+
+    expected = wrong()
+    with jax.enable_x64(True):
+        assert wrong() == expected
+    assert len(expected) == 15

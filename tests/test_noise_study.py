@@ -25,7 +25,7 @@ from experiments import (
 )
 from experiments.noise_report import Outcome
 from experiments.settings import Config
-from rad_jax import noise, schedules, selection, spread
+from rad_jax import devices, noise, schedules, selection, spread
 from rad_jax.datasets import StreamData
 from rad_jax.validation import stratified_split
 
@@ -569,6 +569,8 @@ def test_one_noise_from_the_command_line(own_file, tmp_path):
         ({"schemes": ("active",)}, ["--schemes", "active"]),
         ({"schemes": ()}, ["--schemes", "none"]),
         ({"label_delay": 2}, ["--label_delay", "no meaning"]),
+        ({"seeds_per_chunk": 2}, ["--seeds_per_chunk", "no meaning"]),
+        ({"resume": True}, ["--resume", "no meaning"]),
         ({"sweep_budget": (0.1,)}, ["--sweep_budget", "no meaning"]),
         ({"noise_rates": (1.2,)}, ["--noise_rates", "1.2"]),
         ({"num_seeds": 0}, ["--num_seeds", "0"]),
@@ -581,6 +583,20 @@ def test_bad_settings_are_refused(changes, words):
         noise_study.check(dataclasses.replace(SMALL, **changes))
     for word in words:
         assert word in str(refused.value)
+
+
+def test_the_memory_announced_is_that_of_all_runs(data, monkeypatch):
+    config = dataclasses.replace(
+        SMALL, schemes=("voting",), noise_rates=(0.2, 0.4), steps_per_batch=1
+    )
+
+    def announced(num_seeds):
+        several = dataclasses.replace(config, num_seeds=num_seeds)
+        return noise_study._plan(several, data).estimated_bytes
+
+    monkeypatch.setattr(devices, "CPU_BYTES", 1)  # a sweep would be cut into chunks
+    one, two, three = map(announced, (1, 2, 3))
+    assert three - two == two - one > 0
 
 
 def test_sizes_beyond_the_data_are_refused(tmp_path):

@@ -340,6 +340,13 @@ def test_faces_take_the_people_there_are(tmp_path, data, planned):
     assert presets._INITIAL_PASSES <= passes < presets._INITIAL_PASSES + 64 / 9
 
 
+def test_what_a_killed_run_left_can_be_taken_up(tmp_path, data, planned):
+    make_cluster(data)
+    for resume in (False, True):
+        use_cases.run(options(tmp_path, use_case=("cluster",), resume=resume))
+    assert [config.resume for config in planned] == [False, False, True, True]
+
+
 def test_a_use_case_that_fails_midway_keeps_the_rows_of_the_others(
     tmp_path, data, planned
 ):

@@ -102,11 +102,11 @@ class BatchNormReLU(nn.Module):
         Returns:
           As x, at least 0.
         """
-        shape = x.shape[-1:]
-        scale = self.param("scale", nn.initializers.ones_init(), shape)
-        bias = self.param("bias", nn.initializers.zeros_init(), shape)
-        mean = self.variable("batch_stats", "mean", jnp.zeros, shape)
-        variance = self.variable("batch_stats", "var", jnp.ones, shape)
+        of_channels = (x.shape[-1:], jnp.float32)
+        scale = self.param("scale", nn.initializers.ones_init(), *of_channels)
+        bias = self.param("bias", nn.initializers.zeros_init(), *of_channels)
+        mean = self.variable("batch_stats", "mean", jnp.zeros, *of_channels)
+        variance = self.variable("batch_stats", "var", jnp.ones, *of_channels)
         if not train:
             return _scaled(x, mean.value, variance.value, scale, bias)
         out, batch_mean, batch_variance = normalize(x, scale, bias, mask)

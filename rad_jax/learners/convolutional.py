@@ -35,8 +35,9 @@ class Convolution(nn.Module):
     def __call__(self, x: Array) -> Array:
         """Maps ``[B, H, W, I]`` to ``[B, H, W, features]``."""
         shape = (3, 3, x.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.he_normal(), shape)
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        init = nn.initializers
+        kernel = self.param("kernel", init.he_normal(), shape, jnp.float32)
+        bias = self.param("bias", init.zeros_init(), shape[-1:], jnp.float32)
         out = CONVOLUTIONS[self.formulation](x, kernel)
         return out + bias[None, None, None, :]
 

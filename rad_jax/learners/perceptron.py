@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import optax
 
 from rad_jax import checks
@@ -36,7 +37,7 @@ _product.defvjp(_product_forward, _product_backward)
 
 def _turned(init: Callable) -> Callable:
     """Draws ``[H, D]`` as `init` would draw ``[D, H]``."""
-    return lambda key, shape: init(key, shape[::-1]).T
+    return lambda key, shape, dtype: init(key, shape[::-1], dtype).T
 
 
 class _Layer(nn.Module):
@@ -51,8 +52,9 @@ class _Layer(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         init = _turned(nn.initializers.lecun_normal())
-        kernel = self.param("kernel", init, (self.width, x.shape[0]))
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.width,))
+        shape = (self.width, x.shape[0])
+        kernel = self.param("kernel", init, shape, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros_init(), shape[:1], jnp.float32)
         return _product(kernel, x) + bias[:, None]
 
 
