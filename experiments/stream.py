@@ -42,6 +42,9 @@ from rad_jax.files import check_output_dir
 from rad_jax.statistics import SweepResult
 from rad_jax.types import UNLABELLED, Learner
 
+#: Folder of finished chunks, in the folder of the results.
+CHUNKS = "chunks"
+
 
 def read(config: Config) -> datasets.Dataset:
     """The rows, as their source has them.
@@ -317,6 +320,8 @@ def run(
     config: Config,
     console: Console | None = None,
     processes: Processes = SINGLE,
+    *,
+    keep_chunks: bool = False,
 ) -> SweepResult:
     """Runs the experiment and writes its report.
 
@@ -325,6 +330,8 @@ def run(
       console: where to print; nothing is printed without.
       processes: among which seeds are shared out; only process 0 prints, and writes
         the report.
+      keep_chunks: leave what was computed in `CHUNKS`, to be taken up by another run
+        with ``config.resume``, rather than delete it once the report is written.
 
     Returns:
       What was measured; in another process than 0, for its own seeds.
@@ -345,7 +352,7 @@ def run(
     processes.agree("data", {"data": settings["data"]})
     planned = prepare(config, data, processes)
     own = f"_{processes.index}_of_{processes.count}" if processes.count > 1 else ""
-    store = chunks.Store(output_dir / f"chunks{own}", settings, resume=config.resume)
+    store = chunks.Store(output_dir / f"{CHUNKS}{own}", settings, resume=config.resume)
     announce(config, data, planned, console, processes)
     if config.resume:
         there = sum(len(part.seeds) for part in store.finished)
@@ -357,7 +364,8 @@ def run(
     if processes.first:
         curve = _write(config, result, output_dir)
     processes.written()
-    store.remove()
+    if not keep_chunks:
+        store.remove()
     if processes.first:
         _show(result, curve, output_dir, console)
     return result

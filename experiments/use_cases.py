@@ -26,6 +26,7 @@ from rich.console import Console
 
 from experiments import command, comparison, presets, stream
 from experiments.presets import USE_CASES, Options
+from rad_jax import chunks
 from rad_jax.files import atomic_path, check_output_dir
 
 _ALL = "all"
@@ -71,8 +72,7 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "resume",
         Options.resume,
-        "Go on with the chunks of seeds that a killed run left in --output_dir; runs "
-        "that had ended are computed again.",
+        "Go on from what a killed run left in --output_dir.",
     )
     flags.DEFINE_string(
         "output_dir", Options.output_dir, "Where tables and pictures are written."
@@ -139,12 +139,15 @@ def run(
     output_dir = check_output_dir(options.output_dir)
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
+    folders: list[Path] = []
     for name in options.use_case:
         try:
-            _run_one(name, options, output_dir, rows, console)
+            _run_one(name, options, output_dir, rows, folders, console)
         except (ValueError, OSError, ImportError) as error:
             failed[name] = str(error)
             _say(console, f"{name} cannot be run: {error}")
+    for folder in folders:
+        chunks.remove(folder / stream.CHUNKS)
     if rows:
         _say(console, f"all figures are in {output_dir / 'use_cases.csv'}")
     return rows, failed
@@ -155,9 +158,10 @@ def _run_one(
     options: Options,
     output_dir: Path,
     rows: list[dict[str, Any]],
+    folders: list[Path],
     console: Console,
 ) -> None:
-    """Runs a use case, appends its rows, and writes all rows so far."""
+    """Runs a use case, appends its rows and folders, and writes all rows so far."""
     _say(console, f"--- {name} ---")
     paper = USE_CASES[name].paper
     plan = presets.plan(name, options)
@@ -168,7 +172,8 @@ def _run_one(
     for learners, config in plan.configs.items():
         folder = Path(name, learners)
         config = dataclasses.replace(config, output_dir=str(output_dir / folder))
-        result = stream.run(config, console)
+        result = stream.run(config, console, keep_chunks=True)
+        folders.append(Path(config.output_dir))
         own += comparison.rows(
             name, plan.data, result, paper.accuracy, folder.as_posix()
         )

@@ -371,12 +371,17 @@ class Store:
 
     def remove(self) -> None:
         """Deletes what `save` wrote, and the folder if nothing else is in it."""
-        # With what a kill left half written, which has a dot before its name.
-        for pattern in ("seeds_*.npz", ".seeds_*.npz", ".settings_*.json", _SETTINGS):
-            for file in self._folder.glob(pattern):
-                file.unlink(missing_ok=True)
-        if self._folder.is_dir() and not any(self._folder.iterdir()):
-            self._folder.rmdir()
+        remove(self._folder)
+
+
+def remove(folder: Path) -> None:
+    """Deletes what a `Store` has written into its folder; see `Store.remove`."""
+    # With what a kill left half written, which has a dot before its name.
+    for pattern in ("seeds_*.npz", ".seeds_*.npz", ".settings_*.json", _SETTINGS):
+        for file in folder.glob(pattern):
+            file.unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def differences(

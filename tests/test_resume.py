@@ -14,7 +14,7 @@ from rich.console import Console
 
 from experiments import devices, distributed, fingerprint, stream
 from experiments.stream import Config
-from rad_jax import chunks
+from rad_jax import chunks, sweep
 
 SMALL = Config(
     label_model="nearest_centroid",
@@ -71,9 +71,19 @@ def test_a_killed_run_is_resumed_and_writes_the_same(monkeypatch, tmp_path):
         stream.run(dataclasses.replace(resumed, seed=1))
 
     text = io.StringIO()
-    stream.run(resumed, Console(file=text))
+    stream.run(resumed, Console(file=text), keep_chunks=True)
     assert "arrival 4/4" in text.getvalue()
     assert "arrival 1/4" not in text.getvalue()  # was done before
+    for name in TABLES:
+        whole, broken = ((tmp_path / x / name) for x in ("whole", "broken"))
+        assert whole.read_bytes() == broken.read_bytes(), name
+        broken.unlink()
+
+    def never(*args):
+        raise AssertionError("everything has been computed")
+
+    monkeypatch.setattr(sweep, "execute", never)
+    stream.run(resumed)
     for name in TABLES:
         whole, broken = ((tmp_path / x / name) for x in ("whole", "broken"))
         assert whole.read_bytes() == broken.read_bytes(), name

@@ -217,8 +217,12 @@ def planned(monkeypatch):
     """Streams are prepared, but not run; lists what was asked for."""
     asked = []
 
-    def prepare_only(config, console=None):
+    def prepare_only(config, console=None, keep_chunks=False):
         asked.append(config)
+        if keep_chunks:
+            folder = pathlib.Path(config.output_dir, stream.CHUNKS)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "seeds_0000000.npz").touch()
         config = stream.complete(config)
         dataset = stream.read(config)
         config = stream.suit(config, dataset)
@@ -340,11 +344,24 @@ def test_faces_take_the_people_there_are(tmp_path, data, planned):
     assert presets._INITIAL_PASSES <= passes < presets._INITIAL_PASSES + 64 / 9
 
 
-def test_what_a_killed_run_left_can_be_taken_up(tmp_path, data, planned):
+def test_what_a_killed_run_left_is_taken_up(tmp_path, data, planned, monkeypatch):
     make_cluster(data)
-    for resume in (False, True):
-        use_cases.run(options(tmp_path, use_case=("cluster",), resume=resume))
-    assert [config.resume for config in planned] == [False, False, True, True]
+    asked = options(tmp_path, use_case=("cluster",))
+    left = tmp_path / "out" / "cluster" / "mlp_knn" / stream.CHUNKS
+    write = use_cases._write
+
+    def write_and_die(path, rows):
+        write(path, rows)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(use_cases, "_write", write_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            use_cases.run(asked)
+    assert left.exists()  # of a run that had ended
+    use_cases.run(dataclasses.replace(asked, resume=True))
+    assert [config.resume for config in planned] == [False, True, True]
+    assert not list((tmp_path / "out").rglob(stream.CHUNKS))
 
 
 def test_a_use_case_that_fails_midway_keeps_the_rows_of_the_others(
