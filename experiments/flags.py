@@ -44,7 +44,7 @@ def define() -> None:
         "seeds_per_chunk",
         None,
         "Repetitions computed together; by default as many as half of the free memory "
-        "holds, on CPU no more than are fast. Does not change results.",
+        "holds, on CPU no more than are fast. Results differ in the last bits at most.",
     )
     group.integer(
         "num_devices", None, "Over which runs are spread; by default all there are."
