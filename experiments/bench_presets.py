@@ -98,8 +98,8 @@ QUICK = Sizes(
 
 FULL = QUICK._replace(
     repeats=5,
-    online_repeats=5,
-    scaling_repeats=5,
+    online_repeats=3,
+    scaling_repeats=3,
     sklearn_seeds=2,
     gemm_steps=1000,
     seeds=(1, 8, 32, 64, 256),
@@ -107,7 +107,7 @@ FULL = QUICK._replace(
     arrivals=(50, 200, 1000),
     rows=(10_000, 100_000, 1_000_000),
     vgg_steps=10,
-    minutes=dict(zip(PARTS, (20, 2, 20, 1, 1, 1.5, 0.5), strict=True)),
+    minutes=dict(zip(PARTS, (13, 2, 14, 2, 1, 1, 0.5), strict=True)),
 )
 
 #: Whether it runs at all; its figures mean nothing.

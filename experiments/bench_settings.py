@@ -34,8 +34,8 @@ def define_flags() -> None:
         "preset",
         "quick",
         list(PRESETS),
-        "Sizes: quick takes under 10 minutes on 2 idle cores, full an hour, tiny a "
-        "few minutes (its figures mean nothing).",
+        "Sizes: quick takes under 10 minutes on 2 idle cores, full half an hour, "
+        "tiny a few minutes (its figures mean nothing).",
         module_name=GROUP,
     )
     absl_flags.DEFINE_list(
