@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import jax
@@ -11,11 +12,15 @@ from rad_jax.types import PyTree
 
 
 class Compiled:
-    """A jitted function compiled ahead of time, once for each set of shapes."""
+    """A jitted function compiled ahead of time, once for each set of shapes.
+
+    Attributes:
+      seconds: that callers have waited for tracing and compiling.
+    """
 
     def __init__(self, function: Callable, **options: Any) -> None:
         self._jitted = jax.jit(function, **options)
-        self._compiled: dict[Any, Any] = {}
+        self._compiled: dict[Any, Any] = {}  # executables, or futures of them
         self.seconds = 0.0
 
     def eval_shape(self, *args):
@@ -40,14 +45,37 @@ class Compiled:
         """Runs it, compiling first if these shapes are new."""
         return self._compile(*args)(*args)
 
-    def _compile(self, *args):
-        leaves, tree = jax.tree.flatten(args)
-        key = (tree, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves))
+    def trace(self, pool: Executor, *args) -> None:
+        """Traces it if these shapes are new, and leaves the compilation to `pool`.
+
+        Args:
+          pool: works meanwhile; the next call waits for it.
+          *args: arrays, or their shapes and dtypes; nothing is run.
+        """
+        key = self._key(args)
         if key not in self._compiled:
             begin = time.perf_counter()
-            self._compiled[key] = self._jitted.lower(*args).compile()
+            self._compiled[key] = pool.submit(self._jitted.lower(*args).compile)
             self.seconds += time.perf_counter() - begin
-        return self._compiled[key]
+
+    def _compile(self, *args):
+        key = self._key(args)
+        known = self._compiled.get(key)
+        if known is None or isinstance(known, Future):
+            begin = time.perf_counter()
+            try:
+                known = known.result() if known else self._jitted.lower(*args).compile()
+            except BaseException:
+                self._compiled.pop(key, None)
+                raise
+            self._compiled[key] = known
+            self.seconds += time.perf_counter() - begin
+        return known
+
+    @staticmethod
+    def _key(args: tuple) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        return tree, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
 
 
 def unalias(tree: PyTree) -> PyTree:

@@ -8,6 +8,7 @@ holds what is shared and its own part of the runs; devices do not talk to each o
 import functools
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -303,7 +304,12 @@ def execute(
     num_arrivals = len(job.arrays.labels)
     runs = _place(runs, job.mesh)
     block = job.block(0)
-    carry, first = program.begin(job.keys, job.ends, job.params, runs)
+    begin = (job.keys, job.ends, job.params, runs)
+    pool = ThreadPoolExecutor(1)  # compiles the one while the other is traced
+    program.begin.trace(pool, *begin)
+    program.advance.trace(pool, *_of_advance(job, runs, begin, block))
+    pool.shutdown(wait=False)
+    carry, first = program.begin(*begin)
     carry = unalias(carry)
     rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]
     done = 0
@@ -332,12 +338,17 @@ def compiled_bytes(job: Job, runs: tuple[Runs, ...]) -> int:
     """
     job, runs = job.placed(), _place(runs, job.mesh)
     begin = (job.keys, job.ends, job.params, runs)
-    carry, first = job.program.begin.eval_shape(*begin)
-    history = jax.eval_shape(lambda x: _empty_history(x, job.segment), first)
     return job.mesh.size * max(
         job.program.begin.nbytes(*begin),
-        job.program.advance.nbytes(carry, history, job.block(0), runs, 0, 1),
+        job.program.advance.nbytes(*_of_advance(job, runs, begin, job.block(0))),
     )
+
+
+def _of_advance(job: Job, runs: tuple[Runs, ...], begin: tuple, block: Block) -> tuple:
+    """Arguments of `advance`, or their shapes, from those of `begin`."""
+    carry, first = job.program.begin.eval_shape(*begin)
+    history = jax.eval_shape(lambda x: _empty_history(x, job.segment), first)
+    return carry, history, block, runs, 0, 1
 
 
 def _compile_seconds(program: Program) -> float:
