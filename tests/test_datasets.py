@@ -23,6 +23,7 @@ from rad_jax.datasets import (
     split,
 )
 from rad_jax.datasets.duplicates import first_places
+from rad_jax.datasets.scaling import fit
 
 PART = "task_events/part-00000-of-00500.csv.gz"
 AFTER_END = 2**63 - 1
@@ -409,6 +410,7 @@ def make(rows=100, width=3, classes=2, **changes):
         ({"source_row": np.arange(99)}, r"source_row has shape \(99,\)"),
         ({"source_row": np.zeros(100, np.int64)}, "source_row holds .* a number twice"),
         ({"source_row": np.arange(-1, 99)}, "source_row holds negative numbers"),
+        ({"scaling": "ranks"}, "scaling is .ranks.; .* standard, log, quantile"),
     ],
 )
 def test_a_dataset_checks_itself(changes, message):
@@ -822,28 +824,68 @@ def test_a_data_set_may_say_which_scaling_suits_it():
         np.testing.assert_array_equal(found.features, other.features)
 
 
+def normal_scores(column, clean):
+    """Of each value's rank among the clean ones, a loop from `quantile`'s docstring."""
+    distinct = sorted(set(clean))
+    ranks = []
+    for value in distinct:
+        below = sum(other < value for other in clean)
+        equal = sum(other == value for other in clean)
+        ranks.append((below + equal / 2 + 0.5) / (len(clean) + 1))
+    found = []
+    for value in column:
+        if value < distinct[0]:
+            found.append(0.5 / (len(clean) + 1))
+        elif value > distinct[-1]:
+            found.append((len(clean) + 0.5) / (len(clean) + 1))
+        else:
+            found.append(np.interp(value, distinct, ranks))
+    return scipy.stats.norm.ppf(found)
+
+
 def test_quantiles_are_ranks_among_the_clean_rows():
-    """Beyond the clean rows' least and greatest values lie the ends."""
-    features = np.exp(3 * np.random.default_rng(0).normal(size=(60, 2)))
+    """In any units, ties included; beyond the clean rows lie the ends."""
+    rng = np.random.default_rng(0)
+    features = np.exp(3 * rng.normal(size=(60, 3)))
+    features[:, 2] = rng.integers(0, 4, 60)
     features[30], features[31] = 1e14, -1e14
     sizes = SIZES | {"initial_size": 20}
-    dataset = make(60, 2, features=features)
+    dataset = make(60, 3, features=features)
     data = split(dataset, **sizes, order="time", scaling="quantile")
-    end = scipy.stats.norm.ppf(1 - 1e-7)
-    bent = np.empty_like(features)
-    for d, column in enumerate(features.T):
-        ranks = np.interp(column, np.sort(column[:20]), np.linspace(0, 1, 20))
-        bent[:, d] = np.clip(scipy.stats.norm.ppf(ranks), -end, end)
+    bent = np.stack([normal_scores(c, c[:20]) for c in features.T], axis=1)
     expected = (bent - bent[:20].mean(axis=0)) / bent[:20].std(axis=0)
     np.testing.assert_allclose(data.initial_features, expected[:20], atol=1e-4)
     np.testing.assert_allclose(data.test_features, expected[26:], atol=1e-4)
-    assert np.abs(data.test_features).max() < 10
+    assert np.abs(data.test_features).max() < 3
+    tiny = split(
+        make(60, 3, features=features * 1e-14), **sizes, order="time", scaling="quantile"
+    )
+    np.testing.assert_allclose(tiny.features, data.features, atol=1e-5)
     one = split(
-        make(60, 2, features=features),
+        make(60, 3, features=features),
         **SIZES | {"initial_size": 1},
         scaling="quantile",
     )
-    assert np.abs(one.test_features).max() < 11
+    assert np.abs(one.test_features).max() < 1
+
+
+def test_quantiles_leave_rare_and_constant_columns_in_bounds():
+    """Two values stay two, as far apart as `standard` has them."""
+    clean = np.zeros((200, 4))
+    clean[:, 0] = np.arange(200)
+    clean[:100, 1] = 1
+    clean[:6, 2] = 1  # a rare category; column 3 is constant
+    later = np.array([[5.0, 1, 1, 1e6], [1e9, 0, 0, -1]])
+    dataset = make(202, 4, features=np.concatenate([clean, later]))
+    by_rank = fit(dataset, clean, "quantile")
+    standard = fit(dataset, clean, "standard")
+    both = slice(1, 3)
+    np.testing.assert_allclose(
+        by_rank(later)[:, both], standard(later)[:, both], rtol=1e-5
+    )
+    assert (by_rank(clean)[:, 3] == 0).all()
+    assert np.abs(by_rank(later)).max() < 6
+    assert 2 < by_rank(later)[0, 3] < 3
 
 
 @pytest.mark.parametrize("scaling", ["standard", "log", "quantile", "none"])

@@ -18,6 +18,10 @@ FEATURE_DTYPES: dict[int, tuple[type, ...]] = {
 }
 
 
+#: What may be done to features; see `rad_jax.datasets.scaling.fit`.
+SCALINGS = ("standard", "log", "quantile", "unit", "none")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """Rows in the order in which they arrived, with their true labels.
@@ -36,8 +40,8 @@ class Dataset:
       source_row: ``[n]`` int64, where each row stands in its file: its first line,
         counted from 1, in a file of text, else its index, counted from 0. None: 0,
         1, …, n - 1, or it is not known.
-      scaling: the one of `rad_jax.datasets.scaling.SCALINGS` that suits the columns;
-        '' for the one that suits most tables, or images.
+      scaling: the one of `SCALINGS` that suits the columns; '' for the one that suits
+        most tables, or images.
 
     Raises:
       DataError: An array or tuple does not have the form given above.
@@ -55,6 +59,11 @@ class Dataset:
     def __post_init__(self) -> None:
         self._check_features()
         self._check_labels()
+        if self.scaling not in ("", *SCALINGS):
+            raise DataError(
+                f"{self.name}: scaling is {self.scaling!r}; '' or one of "
+                f"{', '.join(SCALINGS)} is needed"
+            )
         if self.is_images:
             if self.feature_names != ():
                 raise DataError(

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from typing import Self
 
 import numpy as np
+import scipy.special
 
-from rad_jax.datasets.base import DataError, Dataset
-from rad_jax.files import require
-
-#: What may be done to features; see `fit`.
-SCALINGS = ("standard", "log", "quantile", "unit", "none")
+from rad_jax.datasets.base import SCALINGS, DataError, Dataset
 
 #: From rows as the source has them, ``[n, *S]``, to finite float32 of the same shape.
 Transform = Callable[[np.ndarray], np.ndarray]
@@ -119,36 +116,51 @@ def signed_log(features: np.ndarray) -> np.ndarray:
     return np.copysign(np.log1p(np.abs(features)), features)
 
 
-#: The most quantiles that `quantile` keeps of a column.
+#: The most values of a column that `quantile` keeps, evenly spaced in rank: with more
+#: of them two neighbours' ranks are so close that float32 has few numbers between.
 NUM_QUANTILES = 1000
 
 
 def quantile(clean: np.ndarray) -> Transform:
     """Maps each column so that the clean rows are normally distributed in it.
 
-    A value goes where its rank among the clean rows lies in a standard normal
-    distribution; what lies beyond them goes to the ends, -5.2 and 5.2, and cannot
-    dominate. By scikit-learn's `QuantileTransformer`.
+    A value goes to the quantile of the standard normal distribution at its rank among
+    the clean rows, ``(below + equal / 2 + 1/2) / (n0 + 1)``, in ``(0, 1)``; between two
+    clean values (of at most `NUM_QUANTILES`) the rank is interpolated, beyond all of
+    them it is that of ``below = 0`` or ``n0``. Equal values share their mean rank: a column that is constant in the clean
+    rows becomes 0 there, one of two values keeps two. No result is further from 0 than
+    the quantile at ``1 / (2 n0 + 2)``: 2.8 for 200 clean rows, 3.8 for 6,000.
 
     Args:
-      clean: ``[n0, D]``, n0 >= 1, finite.
+      clean: ``[n0, D]``, n0 >= 1, finite, in any units: only their order and their
+        distances relative to each other count.
 
     Returns:
       From ``[n, D]`` to as many float64.
-
-    Raises:
-      ImportError: without scikit-learn.
     """
-    return (
-        require("sklearn.preprocessing", "scaling by quantiles")
-        .QuantileTransformer(
-            n_quantiles=min(NUM_QUANTILES, len(clean)),
-            output_distribution="normal",
-            subsample=None,
-        )
-        .fit(np.asarray(clean, np.float64))
-        .transform
-    )
+    clean = np.asarray(clean, np.float64)
+    ends = scipy.special.ndtri(np.array([0.5, len(clean) + 0.5]) / (len(clean) + 1))
+    columns = []
+    for column in clean.T:
+        values, counts = np.unique(column, return_counts=True)
+        ranks = (np.cumsum(counts) - counts / 2 + 0.5) / (len(clean) + 1)
+        if len(values) > NUM_QUANTILES:
+            even = np.linspace(ranks[0], ranks[-1], NUM_QUANTILES)
+            kept = np.unique(np.searchsorted(ranks, even))
+            values, ranks = values[kept], ranks[kept]
+        columns.append((values, ranks))
+
+    def transform(rows: np.ndarray) -> np.ndarray:
+        rows = np.asarray(rows, np.float64)
+        bent = np.empty_like(rows)
+        for d, (values, ranks) in enumerate(columns):
+            place = scipy.special.ndtri(np.interp(rows[:, d], values, ranks))
+            place[rows[:, d] < values[0]] = ends[0]
+            place[rows[:, d] > values[-1]] = ends[1]
+            bent[:, d] = place
+        return bent
+
+    return transform
 
 
 def default(dataset: Dataset) -> str:
