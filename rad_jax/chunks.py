@@ -155,7 +155,7 @@ def size(
       num_seeds: all of them.
       runs_per_seed: of the largest group of runs.
       shared_bytes: what each device holds whatever the number of seeds.
-      seed_bytes: what a seed adds.
+      seed_bytes: what a seed adds, in `runs_per_seed` runs.
       seeds_per_chunk: by default as many as half of the free memory holds, and on CPU
         no more than the greater of `devices.CPU_BYTES` and `shared_bytes` a device (up
         to twice that where fewer runs only fill up chunks and devices), in chunks of
@@ -175,35 +175,41 @@ def size(
             f"num_seeds={num_seeds} seeds"
         )
 
+    run_bytes = max(1, seed_bytes) / runs_per_seed
+
     def room(count: int) -> float:
         free = devices.free_bytes(count)
         if free is None:
             return math.inf
         return devices.MEMORY_SHARE * free - count * shared_bytes
 
+    def filled(together: int) -> int:
+        """Runs of a chunk, with those that fill up the devices."""
+        return count * math.ceil(together * runs_per_seed / count)
+
     on_cpu = devices.mesh().devices.flat[0].platform == "cpu"
     if num_devices is None:
         together = seeds_per_chunk or num_seeds
         count = min(devices.mesh().size, runs_per_seed * together)
-        while on_cpu and count > 1 and room(count) < seed_bytes:
+        while on_cpu and count > 1 and room(count) < filled(1) * run_bytes:
             count -= 1
     else:
         count = devices.mesh(num_devices).size
     if seeds_per_chunk is None:
         seed_bytes = max(1, seed_bytes)
-        most = max(1, int(min(room(count), num_seeds * seed_bytes) // seed_bytes))
-        least = most
+        fitting = min(room(count) / run_bytes, filled(num_seeds))  # runs
+        most = int(fitting // count) * count // runs_per_seed
+        least = most = min(max(1, most), num_seeds)
         if on_cpu:
             fast = count * max(devices.CPU_BYTES, shared_bytes)
-            # Every device has a run of its own, however large.
+            # Every device has a run of its own, where that many fit.
             least = max(fast // seed_bytes, math.ceil(count / runs_per_seed))
             least = min(most, least)
             most = min(most, max(least, 2 * fast // seed_bytes))
 
         def computed(together: int) -> tuple[int, int]:
-            """Runs of all chunks, with those that fill up; the fewer seeds first."""
-            runs = count * math.ceil(together * runs_per_seed / count)
-            return math.ceil(num_seeds / together) * runs, together
+            """Runs of all chunks; the fewer seeds first."""
+            return math.ceil(num_seeds / together) * filled(together), together
 
         numbers = range(math.ceil(num_seeds / most), math.ceil(num_seeds / least) + 1)
         seeds_per_chunk = min((math.ceil(num_seeds / k) for k in numbers), key=computed)
@@ -211,7 +217,7 @@ def size(
         count,
         seeds_per_chunk,
         math.ceil(num_seeds / seeds_per_chunk),
-        count * shared_bytes + seeds_per_chunk * seed_bytes,
+        count * shared_bytes + math.ceil(filled(seeds_per_chunk) * run_bytes),
     )
 
 

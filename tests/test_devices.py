@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import itertools
 import json
 from pathlib import Path
 
@@ -243,6 +244,26 @@ def test_a_cpu_device_works_on_no_more_than_is_fast(monkeypatch):
     # No device is without a run.
     assert together(0, 3 * most, num_devices=2) == 1
     assert together(0, 3 * most, num_devices=2, runs_per_seed=1) == 2
+
+
+@pytest.mark.parametrize("num_devices", [None, 1, 2])
+def test_what_fills_up_chunks_counts_as_memory(monkeypatch, num_devices):
+    """Within what is free, unless nothing smaller is left to choose."""
+    for num_seeds, runs_per_seed, shared, seed, free in itertools.product(
+        (1, 2, 5, 7), (1, 2, 3), (0, 10), (6, 60), (5, 12, 65, 130, 250, 1000)
+    ):
+        monkeypatch.setattr(
+            devices, "free_bytes", lambda count, free=free: free / devices.MEMORY_SHARE
+        )
+        found = chunks.size(
+            num_seeds, runs_per_seed, shared, seed, num_devices=num_devices
+        )
+        count = found.num_devices
+        runs = count * -(-found.seeds_per_chunk * runs_per_seed // count)
+        assert found.num_bytes == count * shared + runs * seed // runs_per_seed
+        least = count == (num_devices or 1) and found.seeds_per_chunk == 1
+        assert found.num_bytes <= free or least
+        assert found.seeds_per_chunk <= num_seeds
 
 
 def test_cut():
