@@ -23,8 +23,8 @@ def perfect() -> Expert:
 def _erring(num_classes: int):
     def answer(params, true_label, *, key):
         errs, to = jax.random.split(jax.random.fold_in(key, params["seed"]))
-        wrong = jax.random.uniform(errs, true_label.shape) < params["rate"]
-        shift = jax.random.randint(to, true_label.shape, 1, num_classes)
+        wrong = jax.random.uniform(errs, true_label.shape, jnp.float32) < params["rate"]
+        shift = jax.random.randint(to, true_label.shape, 1, num_classes, jnp.int32)
         other = (true_label.astype(jnp.int32) + shift) % num_classes
         wrong &= true_label != UNLABELLED
         return jnp.where(wrong, other.astype(true_label.dtype), true_label)

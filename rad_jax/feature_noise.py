@@ -113,7 +113,7 @@ def _feature_dependent(params, label, valid, *, num_classes, key, features):
     count = jnp.maximum(jnp.sum(eligible), 1)
     scale = jnp.sum(jnp.where(eligible, jnp.abs(gap), 0.0)) / count
     chance = flip_chances(-gap / jnp.maximum(scale, 1e-12), eligible, params["rate"])
-    flipped = eligible & (jax.random.uniform(key, label.shape) < chance)
+    flipped = eligible & (jax.random.uniform(key, label.shape, jnp.float32) < chance)
     return jnp.where(flipped, other.astype(label.dtype), label)
 
 

@@ -113,7 +113,8 @@ def _independent(include_true: bool):
     def apply(params, label, valid, *, num_classes, key):
         eligible = _eligible(label, valid, num_classes)
         which, to = jax.random.split(key)
-        flipped = eligible & (jax.random.uniform(which, label.shape) < params["rate"])
+        draw = jax.random.uniform(which, label.shape, jnp.float32)
+        flipped = eligible & (draw < params["rate"])
         if include_true:
             other = jax.random.randint(
                 to, label.shape, 0, num_classes, dtype=jnp.int32
@@ -168,7 +169,7 @@ def pair_flip(rate) -> Noise:
 
 def _asymmetric(params, label, valid, *, num_classes, key):
     eligible = _eligible(label, valid, num_classes)
-    matrix = jnp.asarray(params["matrix"])
+    matrix = jnp.asarray(params["matrix"], jnp.float32)
     if matrix.shape != (num_classes, num_classes):
         raise ValueError(
             f"matrix must have a row and a column for each of {num_classes} classes, "
@@ -178,7 +179,7 @@ def _asymmetric(params, label, valid, *, num_classes, key):
     chance = matrix * (1.0 - jnp.eye(num_classes, dtype=matrix.dtype))
     total = jnp.sum(chance, axis=1)
     own = jnp.maximum(label, 0).astype(jnp.int32)
-    draw = jax.random.uniform(which, label.shape)
+    draw = jax.random.uniform(which, label.shape, jnp.float32)
     flipped = eligible & (draw < params["rate"] * total[own])
     other = jax.random.categorical(to, jnp.log(chance)[own], axis=-1)
     return jnp.where(flipped, other.astype(label.dtype), label)

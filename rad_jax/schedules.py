@@ -117,7 +117,8 @@ def constant(rate) -> Schedule:
 
 def _uniform(params, index, key):
     del index
-    return params["lo"] + (params["hi"] - params["lo"]) * jax.random.uniform(key)
+    draw = jax.random.uniform(key, (), jnp.float32)
+    return params["lo"] + (params["hi"] - params["lo"]) * draw
 
 
 def uniform(lo, hi) -> Schedule:
@@ -135,7 +136,7 @@ def uniform(lo, hi) -> Schedule:
 
 def _gaussian(params, index, key):
     del index
-    return params["mean"] + params["sd"] * jax.random.normal(key)
+    return params["mean"] + params["sd"] * jax.random.normal(key, (), jnp.float32)
 
 
 def gaussian(mean, sd) -> Schedule:

@@ -54,7 +54,7 @@ def centroids(
     concepts.
     """
     own = jax.random.fold_in(jax.random.fold_in(key, _CONCEPTS), concept)
-    directions = jax.random.normal(own, (num_classes, width))
+    directions = jax.random.normal(own, (num_classes, width), jnp.float32)
     return separation / jnp.sqrt(2.0 * width) * directions
 
 
@@ -88,7 +88,9 @@ def _rows(num_classes: int, width: int, drift: str, num_concepts: int):
         share = class_shares(
             params["imbalance"], params["late_from"], index, num_classes
         )
-        label = jax.random.choice(to_class, num_classes, (num_rows,), p=share)
+        label = jax.random.choice(
+            to_class, num_classes, (num_rows,), p=share.astype(jnp.float32)
+        )
         place = index / params["period"]
         concept = jnp.floor(place).astype(jnp.int32)
         part = place - concept
@@ -103,13 +105,13 @@ def _rows(num_classes: int, width: int, drift: str, num_concepts: int):
         elif drift == "recurring":
             centre = means(concept % num_concepts)[label]
         elif drift == "gradual":
-            ahead = jax.random.uniform(to_side, (num_rows,)) < part
+            ahead = jax.random.uniform(to_side, (num_rows,), jnp.float32) < part
             new, old = means(concept + 1)[label], means(concept)[label]
             centre = jnp.where(ahead[:, None], new, old)
         else:
             moved = (1 - part) * means(concept) + part * means(concept + 1)
             centre = moved[label]
-        features = centre + jax.random.normal(to_noise, (num_rows, width))
+        features = centre + jax.random.normal(to_noise, (num_rows, width), jnp.float32)
         return features.astype(jnp.float32), label.astype(jnp.int32)
 
     return rows

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rad_jax import experts, noise
+from rad_jax import experts, noise, schedules
+from rad_jax.feature_noise import feature_dependent
 
 MODELS = {
     "symmetric": noise.symmetric,
@@ -341,16 +342,55 @@ def test_a_perfect_expert_gives_the_true_label():
     np.testing.assert_array_equal(got, true)
 
 
-def test_a_process_of_64_bit_numbers_has_the_same_rows_wrong():
-    kind = noise.symmetric(0.3)
+CENTROIDS = np.eye(3, 4, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        noise.symmetric(0.3),
+        noise.independent(0.3),
+        noise.independent(0.3, include_true=True),
+        noise.pair_flip(0.3),
+        noise.asymmetric(np.full((3, 3), 1 / 3)),
+        feature_dependent(0.3, CENTROIDS),
+    ],
+    ids=["symmetric", "independent", "include_true", "pair", "asymmetric", "feature"],
+)
+def test_a_process_of_64_bit_numbers_has_the_same_labels(kind):
     label, valid = np.zeros(50, np.int32), np.ones(50, bool)
+    features = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
 
-    def wrong():
-        key = jax.random.key(0)
-        given = noise.corrupt(kind, kind.params, label, valid, num_classes=3, key=key)
-        return np.flatnonzero(np.asarray(given)).tolist()
+    def given():
+        labels = noise.corrupt(
+            kind,
+            kind.params,
+            label,
+            valid,
+            num_classes=3,
+            key=jax.random.key(0),
+            features=features,
+        )
+        return np.asarray(labels).tolist()
 
-    expected = wrong()
+    expected = given()
     with jax.enable_x64(True):
-        assert wrong() == expected
-    assert len(expected) == 15
+        assert given() == expected
+    assert 0 < np.count_nonzero(expected) < 50
+
+
+def test_a_process_of_64_bit_numbers_has_the_same_experts_and_rates():
+    expert = experts.erring(0.4, 5)
+    true = jnp.zeros(50, jnp.int32)
+    drawn = [schedules.uniform(0.1, 0.7), schedules.gaussian(0.4, 0.1)]
+
+    def found():
+        answers = expert.answer(expert.params, true, key=jax.random.key(0))
+        rates = [schedules.rate_at(s, s.params, 3, jax.random.key(1)) for s in drawn]
+        return np.asarray(answers).tolist(), [float(r) for r in rates]
+
+    answers, rates = found()
+    with jax.enable_x64(True):
+        assert found()[0] == answers
+        np.testing.assert_allclose(found()[1], rates, rtol=1e-6)
+    assert len(set(answers)) > 2

@@ -149,9 +149,9 @@ def shift_and_flip(
 
         def moves(key: PRNGKey, size: int) -> Array:
             reach = round(shift * size)
-            return jax.random.randint(key, (batch,), -reach, reach + 1)
+            return jax.random.randint(key, (batch,), -reach, reach + 1, jnp.int32)
 
-        mirrored = flip & jax.random.bernoulli(keys[2], shape=(batch,))
+        mirrored = flip & (jax.random.uniform(keys[2], (batch,), jnp.float32) < 0.5)
 
         def one(image, down, right, mirror):
             row = jnp.clip(jnp.arange(height) - down, 0, height - 1)

@@ -146,7 +146,7 @@ def feature_subsets(key: jax.Array, num_nodes: int, width: int, size: int) -> Ar
     if size == width:
         every = jnp.arange(width, dtype=jnp.int32)
         return jnp.broadcast_to(every, (num_nodes, width))
-    draw = jax.random.uniform(key, (num_nodes, width))
+    draw = jax.random.uniform(key, (num_nodes, width), jnp.float32)
     return jax.lax.top_k(draw, size)[1].astype(jnp.int32)
 
 
