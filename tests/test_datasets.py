@@ -858,7 +858,10 @@ def test_quantiles_are_ranks_among_the_clean_rows():
     np.testing.assert_allclose(data.test_features, expected[26:], atol=1e-4)
     assert np.abs(data.test_features).max() < 3
     tiny = split(
-        make(60, 3, features=features * 1e-14), **sizes, order="time", scaling="quantile"
+        make(60, 3, features=features * 1e-14),
+        **sizes,
+        order="time",
+        scaling="quantile",
     )
     np.testing.assert_allclose(tiny.features, data.features, atol=1e-5)
     one = split(

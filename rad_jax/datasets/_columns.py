@@ -24,6 +24,7 @@ _EXACT = 2**53  # whole numbers beyond it may be rounded in float64
 MAX_CATEGORIES = 64
 #: Numbers with decimal commas, other groups of digits, per cent or a currency.
 _OTHER_NOTATION = re.compile(
+    r"(?!\d+\.\d+\.\d+\.\d+$)"  # an address of the Internet
     r"[-+$€£]{0,2}(\d{1,3}([.,'\s_]\d{3})+([.,]\d*)?|\d+([.,]\d*)?|[.,]\d+)\s?[%$€£]?"
 )
 

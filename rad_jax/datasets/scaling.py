@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Self
 
 import numpy as np
-import scipy.special
+from scipy import special  # type: ignore[import-untyped]
 
 from rad_jax.datasets.base import SCALINGS, DataError, Dataset
 
@@ -127,9 +127,10 @@ def quantile(clean: np.ndarray) -> Transform:
     A value goes to the quantile of the standard normal distribution at its rank among
     the clean rows, ``(below + equal / 2 + 1/2) / (n0 + 1)``, in ``(0, 1)``; between two
     clean values (of at most `NUM_QUANTILES`) the rank is interpolated, beyond all of
-    them it is that of ``below = 0`` or ``n0``. Equal values share their mean rank: a column that is constant in the clean
-    rows becomes 0 there, one of two values keeps two. No result is further from 0 than
-    the quantile at ``1 / (2 n0 + 2)``: 2.8 for 200 clean rows, 3.8 for 6,000.
+    them it is that of ``below = 0`` or ``n0``. Equal values share their mean rank: a
+    column that is constant in the clean rows becomes 0 there, one of two values keeps
+    two. No result is further from 0 than the quantile at ``1 / (2 n0 + 2)``: 2.8 for
+    200 clean rows, 3.8 for 6,000.
 
     Args:
       clean: ``[n0, D]``, n0 >= 1, finite, in any units: only their order and their
@@ -139,7 +140,7 @@ def quantile(clean: np.ndarray) -> Transform:
       From ``[n, D]`` to as many float64.
     """
     clean = np.asarray(clean, np.float64)
-    ends = scipy.special.ndtri(np.array([0.5, len(clean) + 0.5]) / (len(clean) + 1))
+    ends = special.ndtri(np.array([0.5, len(clean) + 0.5]) / (len(clean) + 1))
     columns = []
     for column in clean.T:
         values, counts = np.unique(column, return_counts=True)
@@ -154,7 +155,7 @@ def quantile(clean: np.ndarray) -> Transform:
         rows = np.asarray(rows, np.float64)
         bent = np.empty_like(rows)
         for d, (values, ranks) in enumerate(columns):
-            place = scipy.special.ndtri(np.interp(rows[:, d], values, ranks))
+            place = special.ndtri(np.interp(rows[:, d], values, ranks))
             place[rows[:, d] < values[0]] = ends[0]
             place[rows[:, d] > values[-1]] = ends[1]
             bent[:, d] = place
