@@ -111,10 +111,14 @@ def test_compile_part(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are read from /proc")
-def test_a_child_ends_with_who_started_it(tmp_path):
+def test_a_childs_input_ends_with_who_started_it(tmp_path):
+    """In place of Python runs what reads to the end of its input, and waits for it."""
+    reader = tmp_path / "reader"
+    reader.write_text("#!/bin/sh\nexec cat\n")
+    reader.chmod(0o755)
     code = (
-        "from experiments import bench_processes as b\n"
-        f"b.child('compilation', cache_dir={str(tmp_path)!r}, config=b.COMPILED)\n"
+        "import sys; from experiments import bench_processes\n"
+        f"sys.executable = {str(reader)!r}; bench_processes.child('any')\n"
     )
     root = str(Path(__file__).parents[1])
     process = subprocess.Popen([sys.executable, "-c", code], cwd=root)
@@ -124,12 +128,37 @@ def test_a_child_ends_with_who_started_it(tmp_path):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    time.sleep(0.2)
+    assert process.poll() is None
+    assert is_running(found[0])
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 10  # the task itself would take longer
+    deadline = time.monotonic() + 60
     while is_running(found[0]):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_child_ends_with_its_input():
+    """Whatever it is at: here a task that never ends."""
+    code = (
+        "import sys, threading; from experiments import bench_child\n"
+        "def forever(task): print('working', flush=True); threading.Event().wait()\n"
+        "bench_child.TASKS['forever'] = forever\n"
+        'sys.argv[1:] = [\'{"task": "forever", "num_cpu_devices": 1}\']\n'
+        "bench_child.main()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "working\n"
+        assert process.poll() is None
+        process.stdin.close()
+        assert process.wait(60) == 1
 
 
 def test_a_child_that_fails_says_why():
