@@ -15,8 +15,9 @@ from rich.table import Table
 from experiments import noise_figures
 from experiments.noise_cases import Case, Realised
 from experiments.noise_estimates import METHODS, Found
+from experiments.progress import say
 from experiments.settings import Config
-from experiments.study import say, write_csv
+from experiments.study import write_csv
 from rad_jax.files import atomic_path
 from rad_jax.spread import mean_std_ci95
 

@@ -36,9 +36,8 @@ from experiments import (
 )
 from experiments.noise_cases import Case
 from experiments.noise_report import Outcome
-from experiments.progress import Reporter
-from experiments.settings import Config, complete, config_from_flags, suit
-from experiments.study import say
+from experiments.progress import Reporter, say
+from experiments.settings import Config, complete, config_from_flags, scaling_note, suit
 from rad_jax import rad, sweep
 from rad_jax.datasets import StreamData
 from rad_jax.files import check_output_dir
@@ -177,6 +176,8 @@ def run(config: Config, console: Console | None = None) -> Outcome:
     if config.noise_schedule is None:
         examples = noise_cases.examples(config, planned.num_arrivals)
     _announce(config, cases, planned, console)
+    rows = (data.initial_features, data.features)
+    say(console, *scaling_note(config, rows, dataset.feature_names))
     realised = [noise_cases.realise(case, data, keys) for case in cases]
     of_examples = [noise_cases.realise(case, data, keys) for case in examples]
     algo = _algorithm(config, planned, data)

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from experiments import reference, sklearn_study, study
+from experiments import progress, reference, sklearn_study, study
 from experiments.devices import num_cores
 from experiments.study import Config
 from rad_jax import offline, study_figures
@@ -139,7 +139,7 @@ def _counterpart(
     shape,
     console: Console,
 ) -> Measured:
-    study.say(
+    progress.say(
         console,
         f"{name} in scikit-learn: {len(labels):,} runs, {num_cores()} at a time",
     )
@@ -235,7 +235,7 @@ def _write_offline(result: Offline, output_dir: Path) -> None:
 
 def _print_learner(result: Offline, name: str, console: Console) -> None:
     ours, theirs = result.ours[name], result.theirs.get(name)
-    study.say(
+    progress.say(
         console,
         f"{name}: compiled in {ours.compile_seconds:.1f} s, ran in "
         f"{ours.run_seconds:.1f} s"
@@ -260,7 +260,7 @@ def _print_times(result: Offline, console: Console) -> None:
     running = sum(x.run_seconds for x in result.ours.values())
     compiling = sum(x.compile_seconds for x in result.ours.values())
     theirs = sum(x.run_seconds for x in result.theirs.values())
-    study.say(
+    progress.say(
         console,
         f"in all: {running + compiling:.1f} s, of which {compiling:.1f} s compiling; "
         f"scikit-learn {theirs:.1f} s on {num_cores()} cores: "

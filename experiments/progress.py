@@ -16,6 +16,12 @@ from rich.progress import (
 )
 
 
+def say(console: Console, *lines: str) -> None:
+    """Prints lines as they are."""
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 class Reporter:
     """A bar on a terminal; ten lines in a log file."""
 

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from experiments import study
+from experiments import progress, study
 from experiments.study import Config
 from rad_jax import offline, study_figures
 from rad_jax.spread import mean_std_ci95
@@ -81,7 +81,7 @@ def run(config: Config, output_dir: Path, console: Console) -> Randomness:
             title=f"{config.dataset}, {name.replace('_', ' ')}, {config.runs} runs",
         )
         _print_randomness(result, name, console)
-        study.say(
+        progress.say(
             console,
             f"{name}: compiled in {found.compile_seconds:.1f} s, ran in "
             f"{found.run_seconds:.1f} s",

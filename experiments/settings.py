@@ -249,28 +249,29 @@ _FAR_OUT = 1000.0
 
 
 def scaling_note(
-    config: Config, parts: Iterable[np.ndarray], names: Sequence[str] = ()
+    config: Config, parts: Iterable[np.ndarray], columns: Sequence[str] = ()
 ) -> list[str]:
     """What to say of features that lie far out although they are scaled.
 
     Args:
       config: as `suit` returns it.
       parts: ``[..., D]`` each, scaled.
-      names: of the D columns, if they are known.
+      columns: names of the D columns, if they are known.
 
     Returns:
       A line, or none.
     """
     if config.scaling != "standard":
         return []
+    flat = [x.reshape(-1, x.shape[-1]) for x in parts]
     greatest = np.max(
-        [np.abs(x).reshape(-1, x.shape[-1]).max(axis=0) for x in parts], axis=0
+        [np.maximum(x.max(axis=0), -x.min(axis=0)) for x in flat if len(x)], axis=0
     )
     column = int(np.argmax(greatest))
     if greatest[column] <= _FAR_OUT:
         return []
-    where = f" (column {names[column]!r})" if names else ""
+    where = f" (column {columns[column]!r})" if columns else ""
     return [
-        f"note: scaled features reach {greatest[column]:.2g} standard deviations of "
-        f"the clean rows{where}; --scaling=quantile or log may give better models"
+        f"note: features reach {greatest[column]:.2g} after scaling by the clean "
+        f"rows{where}; --scaling=quantile or log may give better models"
     ]

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from experiments import names, sources
+from experiments import names, progress, sources
 from experiments.shared_settings import DataSettings, LearnerSettings
 from rad_jax import Training, knn, offline
 from rad_jax.datasets import duplicates, scaling
@@ -170,11 +170,6 @@ def given_labels(config: Config, rows: Rows, noise_keys: PRNGKey) -> np.ndarray:
     )
 
 
-def say(console: Console, text: str) -> None:
-    """Prints a line as it is."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def announce(
     console: Console, config: Config, learner: Learner, rows: Rows, num_runs: int
 ) -> None:
@@ -188,7 +183,7 @@ def announce(
         runs_per_chunk=config.runs_per_chunk,
     )
     chunks = "" if planned.num_chunks == 1 else f" in {planned.num_chunks} chunks"
-    say(
+    progress.say(
         console,
         f"{learner.name}: {num_runs:,} runs{chunks}, {planned.num_steps:,} gradient "
         f"steps, about {planned.num_bytes / 1e6:,.0f} MB of memory; compiling first",
@@ -197,7 +192,7 @@ def announce(
 
 def describe(console: Console, config: Config, rows: Rows) -> None:
     """Prints the sizes, and what the commonest class alone would achieve."""
-    say(
+    progress.say(
         console,
         f"{config.dataset}: {len(rows.train):,} training rows, {len(rows.test):,} "
         f"clean test rows, {rows.num_classes} classes; {config.runs} runs; predicting "
@@ -205,7 +200,7 @@ def describe(console: Console, config: Config, rows: Rows) -> None:
         f"{1 / len(np.unique(rows.test_label)):.3f}",
     )
     if rows.num_copies:
-        say(
+        progress.say(
             console,
             f"note: {rows.num_copies:,} rows are no test rows because they equal a "
             "training row",

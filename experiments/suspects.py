@@ -20,8 +20,7 @@ from absl import app
 from absl import flags as absl_flags
 from rich.console import Console
 
-from experiments import command, flags, settings, stream, suspects_report
-from experiments.progress import Reporter
+from experiments import command, flags, progress, settings, stream, suspects_report
 from experiments.suspects_input import SCHEMES, YES, Config, Rows, complete, read
 from experiments.suspects_report import Findings, Status
 from rad_jax import rad
@@ -140,7 +139,7 @@ def announce(
             "suspect, right or wrong"
         )
     lines += settings.scaling_note(shared, parts, dataset.feature_names)
-    suspects_report.say(console, *lines)
+    progress.say(console, *lines)
 
 
 def scaled(shared: settings.Config, rows: Rows) -> Callable[[np.ndarray], np.ndarray]:
@@ -193,7 +192,7 @@ def judge(
     batches = [rest[lo : lo + size] for lo in range(0, len(rest), size)]
     status = np.full(n, Status.TRUSTED, np.int8)
     arrival = np.zeros(n, np.int32)
-    with Reporter(len(batches), console) as on_progress:
+    with progress.Reporter(len(batches), console) as on_progress:
         online.start(features(first), dataset.labels[first], first)
         for number, batch in enumerate(batches, 1):
             labels = dataset.labels[batch]
@@ -249,7 +248,7 @@ def run(config: Config, console: Console | None = None) -> Findings:
     suspects_report.write(findings, output_dir)
     _write_config(config, shared, output_dir)
     suspects_report.print_summary(findings, console)
-    suspects_report.say(
+    progress.say(
         console,
         f"took {time.monotonic() - begin:.1f} s; the whole list is "
         f"{output_dir / 'suspects.csv'}",

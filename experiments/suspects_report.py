@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from experiments import progress
 from rad_jax.datasets import Dataset
 from rad_jax.files import atomic_path, require
 from rad_jax.types import UNLABELLED
@@ -274,7 +275,7 @@ def print_summary(findings: Findings, console: Console) -> None:
     labels = findings.dataset.labels
     arrived = findings.status != Status.TRUSTED
     num_labelled = int((arrived & (labels != UNLABELLED)).sum())
-    say(
+    progress.say(
         console,
         f"{len(findings.row):,} of the {num_labelled:,} labels that arrived are "
         "suspect: not trained on, and another class is more probable",
@@ -288,12 +289,14 @@ def print_summary(findings: Findings, console: Console) -> None:
     if rows:
         name, _ = numbering(findings.dataset)
         heads = (name, "given", "suggested", "doubt", "arrival")
-        say(console, "", f"The {len(rows)} of most doubt:", *_aligned([heads, *rows]))
-    say(console, "", *_doubted_classes(findings))
+        progress.say(
+            console, "", f"The {len(rows)} of most doubt:", *_aligned([heads, *rows])
+        )
+    progress.say(console, "", *_doubted_classes(findings))
     if findings.truth is None:
         return
     result = evaluate(findings)
-    say(
+    progress.say(
         console,
         f"Truth: {result.wrong:,} of {result.rows:,} labels that arrived are wrong "
         f"({result.wrong / max(1, result.rows):.1%}); precision of the list "
@@ -301,7 +304,7 @@ def print_summary(findings: Findings, console: Console) -> None:
         f"{result.recall:.3f}; the suggested class is right in {result.repaired:,}",
     )
     if result.wrong_trusted:
-        say(
+        progress.say(
             console,
             f"warning: {result.wrong_trusted:,} of the trusted labels are wrong by "
             "--evaluate_column",
@@ -361,9 +364,3 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for line in lines
     ]
-
-
-def say(console: Console, *lines: str) -> None:
-    """Prints lines as they are."""
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)

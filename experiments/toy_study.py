@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from experiments import study
+from experiments import progress, study
 from experiments.study import Config
 from rad_jax import knn, offline, study_figures
 
@@ -106,7 +106,7 @@ def run(config: Config, output_dir: Path, console: Console) -> Toy:
         ],
     )
     means = result.noisy.mean(axis=0)
-    study.say(
+    progress.say(
         console,
         f"KNN({k}) on {len(points)} points, accuracy on them / on {len(fresh):,} fresh "
         f"ones: clean labels {result.clean[0]:.3f} / {result.clean[1]:.3f}; "

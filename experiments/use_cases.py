@@ -24,7 +24,7 @@ from typing import Any
 from absl import app, flags
 from rich.console import Console
 
-from experiments import command, comparison, presets, stream
+from experiments import command, comparison, presets, progress, stream
 from experiments.presets import USE_CASES, Options
 from rad_jax import chunks
 from rad_jax.files import atomic_path, check_output_dir
@@ -145,11 +145,12 @@ def run(
             _run_one(name, options, output_dir, rows, folders, console)
         except (ValueError, OSError, ImportError) as error:
             failed[name] = str(error)
-            _say(console, f"{name} cannot be run: {error}")
-    for folder in folders:
-        chunks.remove(folder / stream.CHUNKS)
+            progress.say(console, f"{name} cannot be run: {error}")
+    if not failed:  # else `--resume` goes on from what others have done
+        for folder in folders:
+            chunks.remove(folder / stream.CHUNKS)
     if rows:
-        _say(console, f"all figures are in {output_dir / 'use_cases.csv'}")
+        progress.say(console, f"all figures are in {output_dir / 'use_cases.csv'}")
     return rows, failed
 
 
@@ -162,11 +163,11 @@ def _run_one(
     console: Console,
 ) -> None:
     """Runs a use case, appends its rows and folders, and writes all rows so far."""
-    _say(console, f"--- {name} ---")
+    progress.say(console, f"--- {name} ---")
     paper = USE_CASES[name].paper
     plan = presets.plan(name, options)
-    _say(console, f"paper: {paper.setting}", f"here: {plan.data}")
-    _say(console, "Differences:", *(f"  {note}" for note in plan.notes))
+    progress.say(console, f"paper: {paper.setting}", f"here: {plan.data}")
+    progress.say(console, "Differences:", *(f"  {note}" for note in plan.notes))
     own: list[dict[str, Any]] = []
     verdicts = []
     for learners, config in plan.configs.items():
@@ -196,7 +197,7 @@ def _report(
 ) -> None:
     """Prints a use case's table beside the paper's figures, and what to make of it."""
     sign = "±" if console.encoding.lower().startswith("utf") else "+-"
-    _say(
+    progress.say(
         console,
         f"--- {name}: the paper's accuracy beside ours ---",
         f"paper: {USE_CASES[name].paper.setting}",
@@ -204,8 +205,10 @@ def _report(
         f"{rows[0]['num_seeds']} seeds; majority class: accuracy "
         f"{rows[0]['majority_accuracy']:.3f}",
     )
-    _say(console, "", *comparison.table(rows, ensemble=plan.ensemble, plus_minus=sign))
-    _say(
+    progress.say(
+        console, "", *comparison.table(rows, ensemble=plan.ensemble, plus_minus=sign)
+    )
+    progress.say(
         console,
         "",
         "Paper: No-Sel (no_selection) is C alone, RAD "
@@ -231,11 +234,6 @@ def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
                 ("" if math.isnan(x) else f"{x:.9g}") if isinstance(x, float) else x
                 for x in row.values()
             )
-
-
-def _say(console: Console, *lines: str) -> None:
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def main(argv: Sequence[str]) -> None:

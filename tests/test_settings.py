@@ -467,7 +467,7 @@ def test_scaled_features_far_out_are_announced():
     parts = [np.zeros((5, 2)), np.array([[[3.0, -2.7e5]], [[999.0, 1.0]]])]
     config = Config(scaling="standard")
     (line,) = settings.scaling_note(config, iter(parts), ("a", "bytes"))
-    assert "reach 2.7e+05 standard deviations" in line
+    assert "reach 2.7e+05 after scaling" in line
     assert "(column 'bytes')" in line
     assert settings.scaling_note(config, [part[..., :1] for part in parts]) == []
     assert settings.scaling_note(Config(scaling="none"), parts) == []

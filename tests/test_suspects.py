@@ -463,9 +463,9 @@ def test_a_column_with_a_value_far_out_is_named_and_ranks_do_without(tmp_path):
         path, tmp_path / "out", initial_size=20, evaluate_column=None, **FAST
     )
     _, printed = run(config)
-    assert "note: scaled features reach" in printed
+    assert "note: features reach" in printed
     assert "--scaling=quantile" in printed
     used = json.loads((tmp_path / "out" / "config.json").read_text())
     assert used["scaling"] == "standard"
     _, printed = run(dataclasses.replace(config, scaling="quantile"))
-    assert "scaled features reach" not in printed
+    assert "features reach" not in printed

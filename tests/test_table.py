@@ -190,7 +190,14 @@ def test_numbers_in_another_notation_are_announced(write, values):
 
 
 @pytest.mark.parametrize(
-    "values", [("1,5", "tcp"), ("10.0.0.1", "10.0.0.2"), ("7 mm", "8"), ("-", "%")]
+    "values",
+    [
+        ("1,5", "tcp"),
+        ("10.0.0.1", "10.0.0.2"),
+        ("192.168.100.200", "192.168.100.201"),
+        ("7 mm", "8"),
+        ("-", "%"),
+    ],
 )
 def test_other_texts_are_categories(write, values):
     dataset = table.load(write("x;y\n{};a\n{};b\n".format(*values)), **Y)
