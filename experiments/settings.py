@@ -263,7 +263,7 @@ def scaling_note(
     """
     if config.scaling != "standard":
         return []
-    flat = [x.reshape(-1, x.shape[-1]) for x in parts]
+    flat = (x.reshape(-1, x.shape[-1]) for x in parts)
     greatest = np.max(
         [np.maximum(x.max(axis=0), -x.min(axis=0)) for x in flat if len(x)], axis=0
     )

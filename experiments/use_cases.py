@@ -146,9 +146,8 @@ def run(
         except (ValueError, OSError, ImportError) as error:
             failed[name] = str(error)
             progress.say(console, f"{name} cannot be run: {error}")
-    if not failed:  # else `--resume` goes on from what others have done
-        for folder in folders:
-            chunks.remove(folder / stream.CHUNKS)
+    for folder in folders:
+        chunks.remove(folder / stream.CHUNKS)
     if rows:
         progress.say(console, f"all figures are in {output_dir / 'use_cases.csv'}")
     return rows, failed

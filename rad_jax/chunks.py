@@ -1,5 +1,6 @@
 """Chunks of seeds: how many go together, what they gave, and keeping it on disk."""
 
+import bisect
 import io
 import json
 import math
@@ -142,9 +143,8 @@ class Size(NamedTuple):
 
 def size(
     num_seeds: int,
-    runs_per_seed: int,
     shared_bytes: int,
-    seed_bytes: int,
+    groups: Sequence[tuple[int, int]],
     *,
     seeds_per_chunk: int | None = None,
     num_devices: int | None = None,
@@ -153,9 +153,9 @@ def size(
 
     Args:
       num_seeds: all of them.
-      runs_per_seed: of the largest group of runs.
       shared_bytes: what each device holds whatever the number of seeds.
-      seed_bytes: what a seed adds, in `runs_per_seed` runs.
+      groups: for each group of runs, how many of them a seed has and the bytes of one.
+        Each group is spread over the devices, and filled up, by itself.
       seeds_per_chunk: by default as many as half of the free memory holds, and on CPU
         no more than the greater of `devices.CPU_BYTES` and `shared_bytes` a device (up
         to twice that where fewer runs only fill up chunks and devices), in chunks of
@@ -175,41 +175,40 @@ def size(
             f"num_seeds={num_seeds} seeds"
         )
 
-    run_bytes = max(1, seed_bytes) / runs_per_seed
+    def num_bytes(together: int, count: int) -> int:
+        filled = (count * math.ceil(together * runs / count) * b for runs, b in groups)
+        return count * shared_bytes + sum(filled)
 
-    def room(count: int) -> float:
+    def limit(count: int) -> float:
         free = devices.free_bytes(count)
-        if free is None:
-            return math.inf
-        return devices.MEMORY_SHARE * free - count * shared_bytes
-
-    def filled(together: int) -> int:
-        """Runs of a chunk, with those that fill up the devices."""
-        return count * math.ceil(together * runs_per_seed / count)
+        return math.inf if free is None else devices.MEMORY_SHARE * free
 
     on_cpu = devices.mesh().devices.flat[0].platform == "cpu"
+    most_runs = max(runs for runs, _ in groups)
     if num_devices is None:
         together = seeds_per_chunk or num_seeds
-        count = min(devices.mesh().size, runs_per_seed * together)
-        while on_cpu and count > 1 and room(count) < filled(1) * run_bytes:
+        count = min(devices.mesh().size, most_runs * together)
+        while on_cpu and count > 1 and num_bytes(1, count) > limit(count):
             count -= 1
     else:
         count = devices.mesh(num_devices).size
     if seeds_per_chunk is None:
-        seed_bytes = max(1, seed_bytes)
-        fitting = min(room(count) / run_bytes, filled(num_seeds))  # runs
-        most = int(fitting // count) * count // runs_per_seed
-        least = most = min(max(1, most), num_seeds)
+        fitting = bisect.bisect_right(
+            range(1, num_seeds + 1), limit(count), key=lambda n: num_bytes(n, count)
+        )
+        least = most = max(1, fitting)
         if on_cpu:
+            seed_bytes = max(1, sum(runs * b for runs, b in groups))
             fast = count * max(devices.CPU_BYTES, shared_bytes)
             # Every device has a run of its own, where that many fit.
-            least = max(fast // seed_bytes, math.ceil(count / runs_per_seed))
+            least = max(fast // seed_bytes, math.ceil(count / most_runs))
             least = min(most, least)
             most = min(most, max(least, 2 * fast // seed_bytes))
 
         def computed(together: int) -> tuple[int, int]:
             """Runs of all chunks; the fewer seeds first."""
-            return math.ceil(num_seeds / together) * filled(together), together
+            runs = sum(count * math.ceil(together * runs / count) for runs, _ in groups)
+            return math.ceil(num_seeds / together) * runs, together
 
         numbers = range(math.ceil(num_seeds / most), math.ceil(num_seeds / least) + 1)
         seeds_per_chunk = min((math.ceil(num_seeds / k) for k in numbers), key=computed)
@@ -217,7 +216,7 @@ def size(
         count,
         seeds_per_chunk,
         math.ceil(num_seeds / seeds_per_chunk),
-        count * shared_bytes + math.ceil(filled(seeds_per_chunk) * run_bytes),
+        num_bytes(seeds_per_chunk, count),
     )
 
 
@@ -376,12 +375,12 @@ class Store:
         self._known.add(_chunk_name(part))
 
     def remove(self) -> None:
-        """Deletes what `save` wrote, and the folder if nothing else is in it."""
+        """Deletes what `save` wrote; see `remove`."""
         remove(self._folder)
 
 
 def remove(folder: Path) -> None:
-    """Deletes what a `Store` has written into its folder; see `Store.remove`."""
+    """Deletes what a `Store` has written, and the folder if nothing else is in it."""
     # With what a kill left half written, which has a dot before its name.
     for pattern in ("seeds_*.npz", ".seeds_*.npz", ".settings_*.json", _SETTINGS):
         for file in folder.glob(pattern):

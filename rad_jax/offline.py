@@ -242,7 +242,8 @@ def plan(
         free, room = devices.free_bytes(), float(num_runs * per_run)
         if free is not None:
             room = devices.MEMORY_SHARE * free - shared
-        runs_per_chunk = max(1, int(room // per_run))
+        fitting = int(room // per_run) // num_devices * num_devices
+        runs_per_chunk = max(num_devices, fitting)
     num_chunks = math.ceil(num_runs / min(runs_per_chunk, num_runs))
     size = len(devices.fill_up(math.ceil(num_runs / num_chunks), num_devices))
     return Plan(

@@ -251,7 +251,6 @@ def prepare(
         )
     size = chunks.size(
         num_seeds,
-        len(rates) * max(map(len, groups)),
         *_estimate(
             arrays, label_delay, cleaning_window, spec, groups, algos, len(rates)
         ),
@@ -359,8 +358,8 @@ def _estimate(
     groups,
     algos,
     num_rates: int,
-) -> tuple[int, int]:
-    """Bytes that a device holds for all runs, and that each seed adds.
+) -> tuple[int, list[tuple[int, int]]]:
+    """Bytes that a device holds for all runs; by group, a seed's runs and their bytes.
 
     The former: the memory, two segments of the stream, lists, the largest workspace.
     """
@@ -385,7 +384,7 @@ def _estimate(
         for algo in algos
         for learner in algo.engine.learners
     )
-    seed = 0
+    of_groups = []
     for group, algo in zip(groups, algos, strict=True):
         judged = (arrays.labels.shape[1] + again) * spec.num_classes
         one = (
@@ -394,5 +393,5 @@ def _estimate(
             + 8 * spec.num_classes**2  # two confusion matrices
             + sum(learner.bytes(spec, num_queries) for learner in algo.engine.learners)
         )
-        seed += len(group) * num_rates * one
-    return shared, seed
+        of_groups.append((len(group) * num_rates, one))
+    return shared, of_groups

@@ -23,7 +23,7 @@ from rad_jax.datasets import (
     split,
 )
 from rad_jax.datasets.duplicates import first_places
-from rad_jax.datasets.scaling import fit
+from rad_jax.datasets.scaling import fit, quantile
 
 PART = "task_events/part-00000-of-00500.csv.gz"
 AFTER_END = 2**63 - 1
@@ -870,6 +870,23 @@ def test_quantiles_are_ranks_among_the_clean_rows():
         scaling="quantile",
     )
     assert np.abs(one.test_features).max() < 1
+
+
+def test_quantiles_of_many_values_with_a_tie_amid_them():
+    """Thinned to a thousand ranks, but exact beside the tie, and the same mirrored."""
+    clean = np.concatenate(
+        [np.arange(-3000.0, 0), np.zeros(3000), np.arange(1.0, 3001)]
+    )
+    rows = np.concatenate([np.unique(clean), [-0.25, 0.25, -5000, 5000]])
+    found, mirrored = quantile(clean[:, None]), quantile(-clean[:, None])
+    ranks = scipy.stats.norm.cdf(found(rows[:, None])[:, 0])
+    np.testing.assert_allclose(
+        ranks, scipy.stats.norm.cdf(normal_scores(rows, clean.tolist())), atol=1e-3
+    )
+    np.testing.assert_allclose(
+        found(rows[:, None]), -mirrored(-rows[:, None]), rtol=1e-9, atol=1e-12
+    )
+    assert (np.diff(ranks[: len(rows) - 4]) > 0).all()
 
 
 def test_quantiles_leave_rare_and_constant_columns_in_bounds():

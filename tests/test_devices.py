@@ -226,8 +226,9 @@ def test_a_cpu_device_works_on_no_more_than_is_fast(monkeypatch):
     most = devices.CPU_BYTES
 
     def together(shared, seed, num_devices=1, runs_per_seed=3, **options):
+        groups = [(runs_per_seed, seed / runs_per_seed)]
         return chunks.size(
-            7, runs_per_seed, shared, seed, num_devices=num_devices, **options
+            7, shared, groups, num_devices=num_devices, **options
         ).seeds_per_chunk
 
     assert together(0, most // 7) == 7
@@ -235,7 +236,7 @@ def test_a_cpu_device_works_on_no_more_than_is_fast(monkeypatch):
     assert together(0, most // 6, num_devices=2) == 7
     # A little more, rather than 4 and 3 with a seed computed twice; or 4, 4 and 4.
     assert together(0, most // 6) == 7
-    assert chunks.size(10, 2, 0, most // 2, num_devices=2).seeds_per_chunk == 5
+    assert chunks.size(10, 0, [(2, most // 4)], num_devices=2).seeds_per_chunk == 5
     # What is computed once for all of a chunk is worth as much as they are.
     assert together(2 * most, most) == 2
     # Who asks for more gets it, and a seed of more is computed all the same.
@@ -249,21 +250,31 @@ def test_a_cpu_device_works_on_no_more_than_is_fast(monkeypatch):
 @pytest.mark.parametrize("num_devices", [None, 1, 2])
 def test_what_fills_up_chunks_counts_as_memory(monkeypatch, num_devices):
     """Within what is free, unless nothing smaller is left to choose."""
-    for num_seeds, runs_per_seed, shared, seed, free in itertools.product(
-        (1, 2, 5, 7), (1, 2, 3), (0, 10), (6, 60), (5, 12, 65, 130, 250, 1000)
+    every = [[(1, 6)], [(2, 30)], [(3, 20)], [(3, 4), (1, 9)], [(1, 2), (2, 25)]]
+    for num_seeds, shared, groups, free in itertools.product(
+        (1, 2, 5, 7), (0, 10), every, (5, 12, 65, 130, 250, 1000)
     ):
         monkeypatch.setattr(
             devices, "free_bytes", lambda count, free=free: free / devices.MEMORY_SHARE
         )
-        found = chunks.size(
-            num_seeds, runs_per_seed, shared, seed, num_devices=num_devices
-        )
+        found = chunks.size(num_seeds, shared, groups, num_devices=num_devices)
         count = found.num_devices
-        runs = count * -(-found.seeds_per_chunk * runs_per_seed // count)
-        assert found.num_bytes == count * shared + runs * seed // runs_per_seed
+        held = count * shared
+        for runs, run_bytes in groups:
+            index = devices.fill_up(found.seeds_per_chunk * runs, count)
+            held += len(index) * run_bytes
+        assert found.num_bytes == held
         least = count == (num_devices or 1) and found.seeds_per_chunk == 1
-        assert found.num_bytes <= free or least
+        assert held <= free or least
         assert found.seeds_per_chunk <= num_seeds
+        if num_devices is not None and free >= held:  # as many as fit, in even chunks
+            assert found.num_chunks == min(
+                -(-num_seeds // n)
+                for n in range(1, num_seeds + 1)
+                if count * shared
+                + sum(len(devices.fill_up(n * runs, count)) * b for runs, b in groups)
+                <= free
+            )
 
 
 def test_cut():

@@ -179,6 +179,16 @@ def test_columns_agree_with_the_rule(tmp_path_factory, rows, parquet):
     assert len(dataset.feature_names) == len(expected[0])
 
 
+def test_too_many_texts_that_look_like_numbers_are_told_from_others(write):
+    amounts = [f"{i},5" for i in range(65)]
+    texts = [f"user{i}" for i in range(65)]
+    for values, hint in ((amounts, True), (texts, False)):
+        rows = "".join(f"{value};{'ab'[i % 2]}\n" for i, value in enumerate(values))
+        with pytest.raises(DataError, match="drop_columns") as caught:
+            table.load(write("x;y\n" + rows), **Y)
+        assert ("decimal point" in str(caught.value)) is hint
+
+
 @pytest.mark.parametrize(
     "values", [("1,5", "2,25"), ("10%", "7 %"), ("$3", "$4.5"), ("1'000", "-2'000")]
 )

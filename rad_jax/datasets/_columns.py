@@ -24,9 +24,11 @@ _EXACT = 2**53  # whole numbers beyond it may be rounded in float64
 MAX_CATEGORIES = 64
 #: Numbers with decimal commas, other groups of digits, per cent or a currency.
 _OTHER_NOTATION = re.compile(
-    r"(?!\d+\.\d+\.\d+\.\d+$)"  # an address of the Internet
+    r"(?!((25[0-5]|2[0-4]\d|1?\d?\d)(\.|$)){4}$)"  # an address of the Internet
     r"[-+$€£]{0,2}(\d{1,3}([.,'\s_]\d{3})+([.,]\d*)?|\d+([.,]\d*)?|[.,]\d+)\s?[%$€£]?"
 )
+
+_RIGHT_NOTATION = "write them with a decimal point and without signs such as %"
 
 
 class Source(NamedTuple):
@@ -97,20 +99,21 @@ def features_of(
             continue
         present = values.text[~values.missing]
         categories = sorted(set(present))
+        numbers = bool(categories) and all(map(_OTHER_NOTATION.fullmatch, categories))
         if len(categories) > MAX_CATEGORIES:
             raise source.error(
                 int(np.flatnonzero(~values.missing)[0]),
                 name,
                 f"{values.text[~values.missing][0]!r} is the first of "
                 f"{len(categories):,} different texts, where {MAX_CATEGORIES} are "
-                "allowed; leave the column out by drop_columns",
+                "allowed; leave the column out by drop_columns"
+                + (f", or, if they are numbers, {_RIGHT_NOTATION}" if numbers else ""),
             )
-        if categories and all(map(_OTHER_NOTATION.fullmatch, categories)):
+        if numbers:
             warnings.warn(
                 f"{source.path}, column {name!r}: all {len(categories)} different "
                 f"texts look like numbers written another way ({categories[0]!r}); "
-                "each is taken for a category. To have numbers, write them with a "
-                "decimal point and without signs such as %",
+                f"each is taken for a category. To have numbers, {_RIGHT_NOTATION}",
                 stacklevel=2,
             )
         parts += [(f"{name}={text}", values.text == text) for text in categories]

@@ -116,8 +116,8 @@ def signed_log(features: np.ndarray) -> np.ndarray:
     return np.copysign(np.log1p(np.abs(features)), features)
 
 
-#: The most values of a column that `quantile` keeps, evenly spaced in rank: with more
-#: of them two neighbours' ranks are so close that float32 has few numbers between.
+#: Even ranks at whose two sides `quantile` keeps a column's values: with more of them
+#: two neighbours' ranks are so close that float32 has few numbers between.
 NUM_QUANTILES = 1000
 
 
@@ -126,11 +126,11 @@ def quantile(clean: np.ndarray) -> Transform:
 
     A value goes to the quantile of the standard normal distribution at its rank among
     the clean rows, ``(below + equal / 2 + 1/2) / (n0 + 1)``, in ``(0, 1)``; between two
-    clean values (of at most `NUM_QUANTILES`) the rank is interpolated, beyond all of
-    them it is that of ``below = 0`` or ``n0``. Equal values share their mean rank: a
-    column that is constant in the clean rows becomes 0 there, one of two values keeps
-    two. No result is further from 0 than the quantile at ``1 / (2 n0 + 2)``: 2.8 for
-    200 clean rows, 3.8 for 6,000.
+    clean values (those beside `NUM_QUANTILES` even ranks) the rank is interpolated,
+    beyond all of them it is that of ``below = 0`` or ``n0``. Equal values share their
+    mean rank: a column that is constant in the clean rows becomes 0 there, one of two
+    values keeps two. No result (before `fit` standardises it) is further from 0 than
+    the quantile at ``1 / (2 n0 + 2)``: 2.8 for 200 clean rows, 3.8 for 6,000.
 
     Args:
       clean: ``[n0, D]``, n0 >= 1, finite, in any units: only their order and their
@@ -147,7 +147,10 @@ def quantile(clean: np.ndarray) -> Transform:
         ranks = (np.cumsum(counts) - counts / 2 + 0.5) / (len(clean) + 1)
         if len(values) > NUM_QUANTILES:
             even = np.linspace(ranks[0], ranks[-1], NUM_QUANTILES)
-            kept = np.unique(np.searchsorted(ranks, even))
+            # On both sides of each: what lies beside a tie keeps its own rank.
+            above = np.searchsorted(ranks, even)
+            below = np.searchsorted(ranks, even, side="right") - 1
+            kept = np.union1d(above, below)
             values, ranks = values[kept], ranks[kept]
         columns.append((values, ranks))
 
