@@ -239,11 +239,10 @@ def plan(
     num_devices = devices.mesh().size
     shared *= num_devices
     if runs_per_chunk is None:
-        free, room = devices.free_bytes(), float(num_runs * per_run)
+        free, runs_per_chunk = devices.free_bytes(), num_runs
         if free is not None:
-            room = devices.MEMORY_SHARE * free - shared
-        fitting = int(room // per_run) // num_devices * num_devices
-        runs_per_chunk = max(num_devices, fitting)
+            fitting = int((devices.MEMORY_SHARE * free - shared) // per_run)
+            runs_per_chunk = max(num_devices, fitting // num_devices * num_devices)
     num_chunks = math.ceil(num_runs / min(runs_per_chunk, num_runs))
     size = len(devices.fill_up(math.ceil(num_runs / num_chunks), num_devices))
     return Plan(

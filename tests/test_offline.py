@@ -190,6 +190,9 @@ def test_runs_that_memory_does_not_hold_go_in_chunks(monkeypatch, devices):
     assert tight.num_chunks > 1
     assert tight.num_bytes < ample.num_bytes
     assert tight.runs_per_chunk * tight.num_chunks >= 50
+    for free in (ample.num_bytes * k // 10 for k in range(1, 21)):
+        found = plan(free)  # what fills up the devices counts, too
+        assert found.num_bytes <= free / 2 or found.runs_per_chunk == devices
     assert plan(1).runs_per_chunk == devices
     assert plan(1, runs_per_chunk=13).runs_per_chunk == devices * -(-13 // devices)
 
