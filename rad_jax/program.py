@@ -306,9 +306,11 @@ def execute(
     block = job.block(0)
     begin = (job.keys, job.ends, job.params, runs)
     pool = ThreadPoolExecutor(1)  # compiles the one while the other is traced
-    program.begin.trace(pool, *begin)
-    program.advance.trace(pool, *_of_advance(job, runs, begin, block))
-    pool.shutdown(wait=False)
+    try:
+        program.begin.trace(pool, *begin)
+        program.advance.trace(pool, *_of_advance(job, runs, begin, block))
+    finally:
+        pool.shutdown(wait=False)
     carry, first = program.begin(*begin)
     carry = unalias(carry)
     rows = [jax.tree.map(lambda x: np.asarray(x)[None], first)]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from rad_jax import checks, chunks, devices
+from rad_jax import checks, chunk_size, chunks, devices
 from rad_jax import noise as noises
 from rad_jax import runs as layout
 from rad_jax import selection as selections
@@ -249,7 +249,7 @@ def prepare(
                 sliding_window=sliding,
             )
         )
-    size = chunks.size(
+    size = chunk_size.size(
         num_seeds,
         *_estimate(
             arrays, label_delay, cleaning_window, spec, groups, algos, len(rates)

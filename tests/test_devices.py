@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_sweep import BY_INITIALISATION, BY_ORDER, Compilations, blobs
 
-from rad_jax import chunks, compiled, devices, selection, sweep
+from rad_jax import chunk_size, chunks, compiled, devices, selection, sweep
 from rad_jax.statistics import HISTORY_METRICS
 from rad_jax.sweep import Arm
 
@@ -227,7 +227,7 @@ def test_a_cpu_device_works_on_no_more_than_is_fast(monkeypatch):
 
     def together(shared, seed, num_devices=1, runs_per_seed=3, **options):
         groups = [(runs_per_seed, seed / runs_per_seed)]
-        return chunks.size(
+        return chunk_size.size(
             7, shared, groups, num_devices=num_devices, **options
         ).seeds_per_chunk
 
@@ -236,7 +236,7 @@ def test_a_cpu_device_works_on_no_more_than_is_fast(monkeypatch):
     assert together(0, most // 6, num_devices=2) == 7
     # A little more, rather than 4 and 3 with a seed computed twice; or 4, 4 and 4.
     assert together(0, most // 6) == 7
-    assert chunks.size(10, 0, [(2, most // 4)], num_devices=2).seeds_per_chunk == 5
+    assert chunk_size.size(10, 0, [(2, most // 4)], num_devices=2).seeds_per_chunk == 5
     # What is computed once for all of a chunk is worth as much as they are.
     assert together(2 * most, most) == 2
     # Who asks for more gets it, and a seed of more is computed all the same.
@@ -257,7 +257,7 @@ def test_what_fills_up_chunks_counts_as_memory(monkeypatch, num_devices):
         monkeypatch.setattr(
             devices, "free_bytes", lambda count, free=free: free / devices.MEMORY_SHARE
         )
-        found = chunks.size(num_seeds, shared, groups, num_devices=num_devices)
+        found = chunk_size.size(num_seeds, shared, groups, num_devices=num_devices)
         count = found.num_devices
         held = count * shared
         for runs, run_bytes in groups:
